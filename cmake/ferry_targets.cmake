@@ -1,0 +1,36 @@
+# How a folder of src/ becomes a library and a folder of tests/ becomes a test program.
+
+# Flags of all of ferry's own code; interface target, so that nothing global is touched.
+add_library(ferry_flags INTERFACE)
+target_compile_features(ferry_flags INTERFACE cxx_std_20)
+target_compile_options(ferry_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off
+  $<$<BOOL:${FERRY_WERROR}>:-Werror>>)
+target_include_directories(ferry_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+if(FERRY_SANITIZE)
+  target_compile_options(ferry_flags INTERFACE -fsanitize=${FERRY_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(ferry_flags INTERFACE -fsanitize=${FERRY_SANITIZE})
+endif()
+
+# ferry_library(<folder> SOURCES ... DEPENDS <folders below> [PRIVATE <third-party targets>])
+function(ferry_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  add_library(ferry_${name} STATIC ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPENDS PREPEND ferry_)
+  target_link_libraries(ferry_${name} PUBLIC ferry_flags ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE})
+endfunction()
+
+# ferry_test(<folder> SOURCES ... DEPENDS <folders of src> [LABELS ...] [PRIVATE ...])
+function(ferry_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS;PRIVATE" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  add_executable(ferry_test_${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPENDS PREPEND ferry_)
+  target_link_libraries(ferry_test_${name} PRIVATE ferry_flags ${ARG_DEPENDS} ferry_catch_main ${ARG_PRIVATE})
+  target_include_directories(ferry_test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(ferry_test_${name} PRIVATE
+    FERRY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FERRY_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
+  catch_discover_tests(ferry_test_${name} TEST_PREFIX "${name}: " PROPERTIES LABELS "${ARG_LABELS}")
+endfunction()

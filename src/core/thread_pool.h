@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fixed set of threads that share out the indices of one loop at a time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ferry {
+
+/// The calling thread works too, so a pool of n threads starts n - 1. Loops from several threads take turns.
+/// Results may depend on how the caller cuts its work, never on the number of threads: cut by index, not by thread.
+class ThreadPool {
+ public:
+  /// `n_threads` >= 1.
+  explicit ThreadPool(int n_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(threads_.size()) + 1; }
+
+  /// Calls fn(i) once for each i in [0, count), in any order, on any thread; returns when all are done.
+  /// Rethrows the first exception. Must not be called from inside fn.
+  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& fn);
+
+ private:
+  struct Loop;
+  void work(std::stop_token stop);
+  static void run(Loop& loop);
+
+  std::mutex turn_;  // held for a whole loop: one loop at a time
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  Loop* loop_ = nullptr;         // guarded by mutex_
+  std::uint64_t n_loops_ = 0;    // guarded by mutex_
+  std::vector<std::jthread> threads_;
+};
+
+/// Threads this process may use: the affinity mask, bounded by the cgroup's CPU quota. At least 1.
+int available_threads();
+
+}  // namespace ferry
