@@ -35,18 +35,19 @@ struct AdamwScalars {
   float beta2 = 0;
   float one_minus_beta1 = 0;
   float one_minus_beta2 = 0;
-  float decay = 1;              // 1 - lr * weight_decay
-  float step_size = 0;          // lr / (1 - beta1^t)
-  float sqrt_correction2 = 1;   // sqrt(1 - beta2^t)
+  float decay = 1;             // 1 - lr * weight_decay
+  float step_size = 0;         // lr / (1 - beta1^t)
+  float sqrt_correction2 = 1;  // sqrt(1 - beta2^t)
   float eps = 0;
 };
 
-/// Scalars of step `t` (the first is 1) at learning rate `lr`; `decayed` says whether weight decay applies.
+/// Scalars of step `step` (the first is 1) at learning rate `lr`; `decayed` says whether weight decay applies.
+/// Throws Error{kConfig} for a step below 1.
 AdamwScalars adamw_scalars(const AdamwOptions& options, double lr, std::int64_t step, bool decayed);
 
 /// One flat range of parameters. Types by (weight dtype, state): see OptimizerState.
 struct AdamwRange {
-  DType dtype = DType::kF32;           // of weight and gradient: kF32 | kBf16
+  DType dtype = DType::kF32;  // of weight and gradient: kF32 | kBf16
   OptimizerState state = OptimizerState::kF32;
   void* weight = nullptr;              // n, updated
   std::int16_t* weight_low = nullptr;  // n, updated; only for bf16 weights with f32 state
@@ -56,9 +57,14 @@ struct AdamwRange {
   std::int64_t n = 0;
 };
 
+/// Which implementation runs at `level`: kScalar or kAvx2. kAvx512 has none of its own and runs the AVX2 one.
+SimdLevel adamw_path(SimdLevel level);
+
 /// p *= decay; m, v updated; p -= step_size * m / (sqrt(v) / sqrt_correction2 + eps).
 /// The same bits at every level, size, alignment and cut of the range. Blocks; single-threaded.
 /// A finite master that would stream as infinity is stored so: the caller's check of the weights names it.
+/// NaN is stored as 0x7fc00000, in bf16 as 0x7fc0, in weights and moments alike.
+/// Throws Error{kShape | kDType} for a missing array or a wrong type, Error{kDevice} for a level that the CPU lacks.
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level);
 
 /// The same, shared out over a pool in fixed cuts of kAdamwCut elements.
