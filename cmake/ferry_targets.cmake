@@ -1,5 +1,15 @@
 # How a folder of src/ becomes a library and a folder of tests/ becomes a test program.
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old: ferry needs g++ 12 or later (C++20)")
+endif()
+
+# Compiles go through ccache where it is installed.
+find_program(FERRY_CCACHE ccache)
+if(FERRY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FERRY_CCACHE})
+endif()
+
 # Flags of all of ferry's own code; interface target, so that nothing global is touched.
 add_library(ferry_flags INTERFACE)
 target_compile_features(ferry_flags INTERFACE cxx_std_20)
@@ -34,3 +44,12 @@ function(ferry_test name)
     FERRY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FERRY_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
   catch_discover_tests(ferry_test_${name} TEST_PREFIX "${name}: " PROPERTIES LABELS "${ARG_LABELS}")
 endfunction()
+
+# Target "tidy": clang-tidy over src, with the checks of .clang-tidy; any finding is an error.
+find_program(FERRY_RUN_CLANG_TIDY NAMES run-clang-tidy-14 run-clang-tidy)
+if(FERRY_RUN_CLANG_TIDY)
+  string(REGEX REPLACE "([][+.*^$()?|\\])" "\\\\\\1" source_regex ${PROJECT_SOURCE_DIR}/src/)
+  add_custom_target(tidy
+    COMMAND ${FERRY_RUN_CLANG_TIDY} -quiet -p ${PROJECT_BINARY_DIR} "^${source_regex}"
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL VERBATIM)
+endif()
