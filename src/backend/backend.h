@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface between ferry and a device: memory, streams, events, copies, ops. It knows no Llama.
 //
-// Threads: one thread at a time may call enqueue, copy, record and wait on a given stream; query, sync and elapsed_ms may
-// be called from any thread. An op that fails while it runs makes the backend fail at its next call (a sticky error).
+// Threads: one thread at a time may call enqueue, copy, record and wait on a given stream; query, sync and elapsed_ms
+// may be called from any thread. An op that fails while it runs makes the backend fail at its next call (a sticky
+// error).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -64,13 +66,15 @@ struct Scratch {
 
 enum class CopyDirection { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
+/// Outlives its buffers, streams and events. After an op failed no later work runs; its memory stays valid.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual const Capabilities& capabilities() const = 0;
 
-  /// Both throw Error{kMemory} with the purpose and the size. Host memory is what copies are fastest from (pinned).
+  /// Both throw Error{kMemory} with the purpose and the size; 0 bytes give an empty Buffer. Host memory is what copies
+  /// are fastest from (pinned). Contents are undefined.
   Buffer allocate_device(std::size_t size_bytes, const std::string& purpose);
   Buffer allocate_host(std::size_t size_bytes, const std::string& purpose);
   /// Bytes allocated now through this backend.
@@ -81,9 +85,11 @@ class Backend {
   virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
 
-  /// Marks the end of all work enqueued on `stream` so far. An event may be recorded again: later waits see the last one.
+  /// Marks the end of all work enqueued on `stream` so far. An event may be recorded again: later waits see the last
+  /// one.
   virtual void record(EventRef event, StreamRef stream) = 0;
-  /// Later work on `stream` starts after the event's last record. Waiting on an event never recorded is our bug: asserted.
+  /// Later work on `stream` starts after the event's last record at the time of this call. Waiting on an event never
+  /// recorded is our bug: asserted, here and in query, sync and elapsed_ms.
   virtual void wait(StreamRef stream, EventRef event) = 0;
   /// True when the event's last record is reached. Never blocks.
   virtual bool query(EventRef event) = 0;
@@ -110,16 +116,16 @@ class Backend {
  private:
   Buffer allocate_buffer(Buffer::Place place, std::size_t size_bytes, const std::string& purpose);
 
-  std::size_t device_bytes_ = 0;
-  std::size_t host_bytes_ = 0;
+  std::atomic<std::size_t> device_bytes_{0};  // atomic: buffers may be freed by any thread
+  std::atomic<std::size_t> host_bytes_{0};
 };
 
 struct BackendOptions {
   int threads = 0;  // of the CPU backend's ops; 0 = all that are available
 };
 
-/// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says so).
-/// Throws Error{kConfig} for an unknown name, Error{kDevice} where the device cannot be used.
+/// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says
+/// so). Throws Error{kConfig} for an unknown name, Error{kDevice} where the device cannot be used.
 std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options);
 
 }  // namespace ferry

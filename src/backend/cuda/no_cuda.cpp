@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for the CUDA backend in a build without CUDA.
+#include "backend/cuda/cuda_factory.h"
+#include "core/error.h"
+
+namespace ferry {
+
+std::unique_ptr<Backend> create_cuda_backend(const BackendOptions&) {
+  detail::throw_error(ErrorKind::kDevice,
+                      "this ferry was built without CUDA: build it where nvcc is installed, or use --backend cpu");
+}
+
+}  // namespace ferry
