@@ -35,14 +35,6 @@ void check(const AdamwRange& range, SimdLevel level) {
       to_string(range.dtype), to_string(range.state), range.weight_low ? "a" : "no");
 }
 
-void dispatch(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level) {
-  switch (adamw_path(level)) {
-    case SimdLevel::kScalar: return detail::adamw_scalar(range, scalars);
-    case SimdLevel::kAvx2:
-    case SimdLevel::kAvx512: return detail::adamw_avx2(range, scalars);
-  }
-}
-
 /// Elements [begin, begin + n) of a checked range.
 AdamwRange slice(const AdamwRange& range, std::int64_t begin, std::int64_t n) {
   const auto offset = static_cast<std::size_t>(begin);
@@ -85,17 +77,22 @@ AdamwScalars adamw_scalars(const AdamwOptions& options, double lr, std::int64_t 
 
 SimdLevel adamw_path(SimdLevel level) { return std::min(level, SimdLevel::kAvx2); }
 
+detail::AdamwKernel detail::adamw_kernel(SimdLevel level) {
+  return adamw_path(level) == SimdLevel::kScalar ? adamw_scalar : adamw_avx2;
+}
+
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level) {
   check(range, level);
-  dispatch(range, scalars, level);
+  detail::adamw_kernel(level)(range, scalars);
 }
 
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level, ThreadPool& pool) {
   check(range, level);
+  const detail::AdamwKernel kernel = detail::adamw_kernel(level);
   const std::int64_t n_cuts = (range.n + kAdamwCut - 1) / kAdamwCut;
   pool.parallel_for(n_cuts, [&](std::int64_t cut) {
     const std::int64_t begin = cut * kAdamwCut;
-    dispatch(slice(range, begin, std::min(kAdamwCut, range.n - begin)), scalars, level);
+    kernel(slice(range, begin, std::min(kAdamwCut, range.n - begin)), scalars);
   });
 }
 

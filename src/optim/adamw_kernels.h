@@ -11,6 +11,11 @@ namespace ferry::detail {
 //   p = fma(-step_size, m / (sqrt(v) / sqrt_correction2 + eps), p);
 // A NaN is stored as 0x7fc00000 (0x7fc0 in bf16), since instruction sets disagree about its payload.
 
+using AdamwKernel = void (*)(const AdamwRange& range, const AdamwScalars& scalars);
+
+/// The implementation that adamw_update runs at `level`.
+AdamwKernel adamw_kernel(SimdLevel level);
+
 /// The baseline, and the definition of the bits. `range` is checked.
 void adamw_scalar(const AdamwRange& range, const AdamwScalars& scalars);
 
