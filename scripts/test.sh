@@ -45,7 +45,7 @@ status=0
 ctest --preset "$preset" --parallel "$(nproc)" "${ctest_arguments[@]}" 2>&1 | tee "$log" || status=$?
 
 say "Summary"
-sed -n '/^[0-9]*% tests passed/p; /did not run:$/,/^$/p; /tests FAILED:$/,/^$/p' "$log"
+sed -n '/^Errors while/d; /% tests passed/p; /did not run:$/,/^$/p; /tests FAILED:$/,/^$/p' "$log"
 note "full output: $log"
 [[ $status -eq 0 ]] || fail "tests failed"
 note "all tests passed"
