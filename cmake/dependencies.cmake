@@ -29,8 +29,11 @@ ferry_dependency(tomlplusplus 3.3 https://github.com/marzer/tomlplusplus.git v3.
 ferry_dependency(nlohmann_json 3.11 https://github.com/nlohmann/json.git v3.11.2)
 
 if(FERRY_TESTS)
-  # Catch2 2 or 3: the tests; tests/catch.h hides the difference.
-  ferry_dependency(Catch2 2.13 https://github.com/catchorg/Catch2.git v3.5.2)
+  # Catch2 2 or 3: the tests; tests/catch.h hides the difference. Each refuses the other's number.
+  find_package(Catch2 3 QUIET)
+  if(NOT Catch2_FOUND)
+    ferry_dependency(Catch2 2.13 https://github.com/catchorg/Catch2.git v3.5.2)
+  endif()
   if(DEFINED catch2_SOURCE_DIR)
     list(APPEND CMAKE_MODULE_PATH ${catch2_SOURCE_DIR}/extras)
   endif()
