@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "backend/backend.h"
+#include "catch.h"
+#include "thrown.h"
+
+using namespace ferry;
+
+TEST_CASE("an unknown backend is refused with the known names") {
+  CHECK(thrown([] { create_backend("opencl", {}); }) ==
+        "config: backend is 'opencl': expected one of auto, cpu, cpu:sync, cuda");
+}
+
+TEST_CASE("a negative number of threads is refused") {
+  CHECK(thrown([] { create_backend("cpu", {.threads = -1}); }) ==
+        "config: threads is -1: expected 1 or more, or 0 for all that are available");
+}
+
+TEST_CASE("auto always finds a backend") { CHECK(create_backend("auto", {.threads = 1}) != nullptr); }
+
+TEST_CASE("the CPU backends run a real op") {
+  for (const char* name : {"cpu", "cpu:sync"}) {
+    auto backend = create_backend(name, {.threads = 2});
+    auto stream = backend->create_stream("compute");
+    std::vector<float> data(1001, 1.0F);
+    backend->enqueue(stream.get(), Zero{TensorView(data.data(), DType::kF32, {1000})});
+    backend->sync(stream.get());
+    CHECK(data[0] == 0.0F);
+    CHECK(data[999] == 0.0F);
+    CHECK(data[1000] == 1.0F);
+  }
+}
