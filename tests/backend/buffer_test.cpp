@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Memory of a backend: counting, alignment, ownership, refusal.
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Events, copies, ops and the sticky error through the backend interface.
 #include "backend/cpu/cpu_backend.h"
 
 #include <latch>

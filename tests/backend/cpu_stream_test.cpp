@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Streams as threads: order, concurrency, draining after a failure.
 #include "backend/cpu/cpu_stream.h"
 
 #include <latch>

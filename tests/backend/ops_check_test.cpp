@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One test per kind of refusal of check_op.
 
 #include <cstdint>
 #include <utility>

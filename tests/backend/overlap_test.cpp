@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Overlap of strided views against comparing them byte by byte.
 #include "backend/overlap.h"
 
 #include <set>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names of backends.
 #include <vector>
 
 #include "backend/backend.h"

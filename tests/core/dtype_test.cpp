@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rounding to bfloat16, names and sizes of element types.
 #include "core/dtype.h"
 
 #include <limits>

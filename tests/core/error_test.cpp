@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, assertions and what they throw.
 #include "core/error.h"
 
 #include "catch.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Philox known answers (Random123's kat_vectors) and the distributions drawn from it.
 #include "core/rng.h"
 
 #include <cmath>

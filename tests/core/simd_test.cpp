@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Detection and forcing of the SIMD level.
 #include "core/simd.h"
 
 #include "catch.h"

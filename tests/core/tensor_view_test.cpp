@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Arithmetic of strided views.
 #include "core/tensor_view.h"
 
 #include <vector>

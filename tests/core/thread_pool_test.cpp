@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Loops of the thread pool: coverage, concurrency, exceptions, several callers.
 #include "core/thread_pool.h"
 
 #include <atomic>
