@@ -23,8 +23,8 @@ for argument in "$@"; do
   esac
 done
 
-output=out/tiny
-shown=$output/quickstart.txt # what the run printed last; there only when training has ended well
+output=out/quickstart # the script's own folder: a run started by hand goes elsewhere
+ferry=build/cpu/ferry
 
 require_packages "$may_install" "${build_packages[@]}"
 require_cmake
@@ -32,15 +32,18 @@ require_cmake
 say "Building (build/cpu)"
 cmake --workflow --preset quickstart
 
-if [[ $fresh == yes || ! -f $shown ]]; then
-  say "Training the default config (about 90 seconds on 2 cores)"
-  rm -rf "$output"
-  build/cpu/ferry train --output "$output" | tee out/quickstart.partial
-  mv out/quickstart.partial "$shown"
+if [[ $fresh == no ]] && grep -Eqs '"status": ?"finished"' "$output/metrics.jsonl"; then
+  val_loss=$(sed -nE 's/.*"val_loss": ?([0-9.]+).*/\1/p' "$output/metrics.jsonl" | tail -n 1)
+  say "Already trained to a validation loss of $val_loss nats per byte (--fresh trains again). The model writes:"
+  "$ferry" generate "$output" --prompt "The " --max-tokens 300 --temperature 0.6
 else
-  say "Already trained; this is what it learnt (--fresh trains again)"
-  cat "$shown"
+  say "Training the default config, configs/tiny.toml (about 90 seconds on 2 cores)"
+  rm -rf "$output"
+  "$ferry" train --output "$output"
 fi
 
-say "Where things are"
-note "$PWD/$output"
+say "Where things are, below $PWD"
+note "$output/loss.svg       the loss curve"
+note "$output/metrics.jsonl  every number of the run, one JSON object a line"
+note "$output/model          the weights, as a Hugging Face folder"
+note "$ferry                 the program; next: $ferry generate $output --prompt 'Once '"
