@@ -9,7 +9,7 @@ import source_tree
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`]+)`")
 FENCE = re.compile(r"^\s*```")
-PATH = re.compile(r"^(?:\./)?((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:md|txt|json|toml|cpp|h|py|sh))$")
+PATH = re.compile(r"^(?:\./)?((?:[\w.-]+/)+[\w.-]*|[\w-]+\.md)$")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 SCRIPT = re.compile(r"(?:\./)?(scripts/[\w.]+|\.ci/run)")
 FERRY = re.compile(r"(?:^|[\s/])ferry\s+[a-z]+\b")
@@ -59,20 +59,26 @@ def check_paths(tree, path, text):
     return faults
 
 
+def flags_in(path):
+    return set(FLAG.findall(path.read_text(encoding="utf-8"))) if path.exists() else set()
+
+
 def check_flags(tree, path, text):
     faults = []
-    cli_page = tree.root / "docs" / "cli.md"
-    known = set(FLAG.findall(cli_page.read_text(encoding="utf-8"))) if cli_page.exists() else set()
+    cli_flags = flags_in(tree.root / "docs" / "cli.md")
+    all_flags = cli_flags.union(*map(flags_in, tree.files("scripts", suffixes={".sh"})))
     for number, code, _ in code_pieces(text):
         flags = FLAG.findall(code)
         script = SCRIPT.search(code)
         if script and (tree.root / script[1]).is_file():
-            have, where = FLAG.findall((tree.root / script[1]).read_text(encoding="utf-8")), script[1]
-        elif FERRY.search(code) or code.startswith("--"):
-            have, where = known, "docs/cli.md"
+            have, where = flags_in(tree.root / script[1]), script[1]
+        elif FERRY.search(code):
+            have, where = cli_flags, "docs/cli.md"
+        elif code.startswith("--"):
+            have, where = all_flags, "docs/cli.md or a script"
         else:
             continue
-        faults += [f"{tree.name(path)}:{number}: flag {f}, which {where} does not have" for f in flags if f not in have]
+        faults += [f"{tree.name(path)}:{number}: flag {f} is not in {where}" for f in flags if f not in have]
     return faults
 
 

@@ -9,7 +9,8 @@ import source_tree
 
 SYSTEM_FOLDERS = {"bin", "dev", "etc", "lib", "lib64", "opt", "path", "proc", "run", "sys", "tmp", "usr", "var"}
 # At the start of a word; a word character, a dot or a bracket before the slash makes it part of something else.
-ABSOLUTE = re.compile(r"(?:^|(?<=[\s\"'`(=:,<]))/([a-zA-Z][\w.-]*)/[\w.-]")
+# Folders of one letter are examples and JSON pointers.
+ABSOLUTE = re.compile(r"(?:^|(?<=[\s\"'`(=:,<]))/([a-zA-Z][\w.-]+)/[\w.-]")
 RELATIVE = re.compile(r"(?:^|(?<=[\s\"'`(=:,<]))((?:\.\./)+[\w.-][\w./-]*)")
 DATA_SUFFIXES = {".txt", ".svg", ".tsv", ".jsonl"}
 
@@ -32,7 +33,7 @@ def check(tree):
             continue
         for number, line in enumerate(text.splitlines(), 1):
             for match in ABSOLUTE.finditer(line):
-                if match[1] not in SYSTEM_FOLDERS:
+                if match[1] not in SYSTEM_FOLDERS and not (tree.root / match[1]).exists():
                     faults.append(f"{name}:{number}: '{match[0].strip()}...' is a path of one machine")
             for match in RELATIVE.finditer(line):
                 fault = check_relative(tree, name, match[1])

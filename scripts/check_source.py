@@ -34,6 +34,8 @@ def check_head(name, lines):
     head = lines[1:] if lines and lines[0].startswith("#!") else lines
     if not head or head[0] != f"{comment} {SPDX}":
         return [f"{name}:1: the first line must be '{comment} {SPDX}'"]
+    if name.endswith("_test.cpp"):  # the names of its test cases say the purpose
+        return []
     purpose = ("// ",) if comment == "//" else ("# ", '"""')
     if len(head) < 2 or not head[1].startswith(purpose) or len(head[1].strip('#/" ').split()) < 2:
         return [f"{name}:2: the second line must say the purpose of the file in a sentence"]
