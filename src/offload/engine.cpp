@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters in and out, results of steps, and the public face of the engine.
+#include "offload/engine.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "model/initialize.h"
+#include "offload/engine_impl.h"
+
+namespace ferry {
+
+void Engine::Impl::initialize(std::uint64_t seed) {
+  constexpr std::int64_t kCut = std::int64_t{1} << 16;
+  std::vector<float> values;
+  for (std::size_t index = 0; index < parameters_.parameters().size(); ++index) {
+    const ParameterInfo& info = parameters_.parameters()[index];
+    const std::int64_t most = std::min<std::int64_t>(info.elems, 64 * kCut);
+    for (std::int64_t first = 0; first < info.elems; first += most) {
+      values.resize(static_cast<std::size_t>(std::min(most, info.elems - first)));
+      const auto count = static_cast<std::int64_t>(values.size());
+      pool_.parallel_for((count + kCut - 1) / kCut, [&](std::int64_t cut) {
+        const std::int64_t begin = cut * kCut;
+        const auto part = std::span(values).subspan(static_cast<std::size_t>(begin),
+                                                    static_cast<std::size_t>(std::min(kCut, count - begin)));
+        initial_values(config_, info, seed, first + begin, part);
+      });
+      set_parameter(index, first, values);
+    }
+  }
+}
+
+void Engine::Impl::set_parameter(std::size_t index, std::int64_t first, std::span<const float> values) {
+  const ParameterInfo& info = parameters_.parameters().at(index);
+  const auto count = static_cast<std::int64_t>(values.size());
+  FERRY_ASSERT(first >= 0 && first + count <= info.elems);
+  finish();
+  const std::int64_t offset = info.offset + first;
+  if (resident()) {
+    set_resident_parameter(offset, values);
+  } else {
+    store_weights(arrays_, values, arrays_.weights_at(offset, count), arrays_.weights_low_at(offset, count));
+  }
+}
+
+void Engine::Impl::set_resident_parameter(std::int64_t offset, std::span<const float> values) {
+  const auto most = static_cast<std::size_t>(host_piece_elems_);
+  for (std::size_t done = 0; done < values.size(); done += most) {
+    const auto part = values.subspan(done, std::min(most, values.size() - done));
+    const auto count = static_cast<std::int64_t>(part.size());
+    const std::int64_t at = offset + static_cast<std::int64_t>(done);
+    const TensorView staged(host_piece_, arrays_.dtype, {count});
+    const TensorView staged_low =
+        host_piece_low_ != nullptr ? TensorView(host_piece_low_, DType::kI16, {count}) : TensorView();
+    store_weights(arrays_, part, staged, staged_low);
+    streams_.to_device(arrays_.weights_at(at, count).data, staged.data, staged.size_bytes());
+    if (staged_low) {
+      streams_.to_device(arrays_.weights_low_at(at, count).data, staged_low.data, staged_low.size_bytes());
+    }
+    backend_.sync(streams_.h2d.get());
+  }
+}
+
+void Engine::Impl::for_each_piece(ParameterArray array, const PieceFn& fn) {
+  finish();
+  for (const ParameterInfo& info : parameters_.parameters()) {
+    for (std::int64_t first = 0; first < info.elems; first += host_piece_elems_) {
+      const std::int64_t count = std::min(host_piece_elems_, info.elems - first);
+      TensorView piece = arrays_.at(array, info.offset + first, count);
+      if (resident() && piece) {
+        streams_.to_host(host_piece_, piece.data, piece.size_bytes());
+        backend_.sync(streams_.d2h.get());
+        piece.data = host_piece_;
+      }
+      fn(info, first, piece);
+    }
+  }
+}
+
+void Engine::Impl::finish() {
+  if (queue_) queue_->wait_for_all(steps_);
+  for (const auto* stream : {&streams_.h2d, &streams_.compute, &streams_.d2h}) backend_.sync(stream->get());
+}
+
+double Engine::Impl::loss(std::int64_t step) {
+  const StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
+  FERRY_ASSERT(step >= 0 && record.step == step);
+  backend_.sync(record.loss_arrived.get());
+  return static_cast<double>(host_losses_[step % kLossHistory]);
+}
+
+StepStats Engine::Impl::stats(std::int64_t step) {
+  const StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
+  FERRY_ASSERT(step >= 0 && record.step == step);
+  backend_.sync(record.ended.get());
+  StepStats stats = record.stats;
+  stats.compute_ms = backend_.elapsed_ms(record.begun.get(), record.ended.get());
+  stats.adamw_ms = queue_ ? queue_->busy_ms(step) : 0;
+  return stats;
+}
+
+Engine::Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(backend, config, options)) {}
+Engine::~Engine() = default;
+
+const ParameterTable& Engine::parameters() const { return impl_->parameters(); }
+void Engine::initialize(std::uint64_t seed) { impl_->initialize(seed); }
+void Engine::set_parameter(std::size_t index, std::int64_t first, std::span<const float> values) {
+  impl_->set_parameter(index, first, values);
+}
+void Engine::for_each_piece(ParameterArray array, const PieceFn& fn) { impl_->for_each_piece(array, fn); }
+std::int64_t Engine::train_step(const Batch& batch, double lr) { return impl_->train_step(batch, lr); }
+double Engine::loss(std::int64_t step) { return impl_->loss(step); }
+void Engine::finish() { impl_->finish(); }
+StepStats Engine::stats(std::int64_t step) { return impl_->stats(step); }
+double Engine::evaluate(const Batch& batch) { return impl_->evaluate(batch); }
+std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) { return impl_->next_logits(ids); }
+std::vector<MemoryLine> Engine::device_memory() const { return impl_->device_memory(); }
+std::vector<MemoryLine> Engine::host_memory() const { return impl_->host_memory(); }
+
+}  // namespace ferry

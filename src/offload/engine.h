@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The offload engine: trains a Llama whose weights, gradients and optimizer state live in host memory, layer by layer.
+// docs/offload.md tells one step; the parts are weight_slots, gradient_slots, optimizer_queue and the model's
+// functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "config/model_config.h"
+#include "data/batch_loader.h"
+#include "model/parameter_table.h"
+#include "offload/memory_plan.h"
+#include "offload/parameter_arrays.h"
+#include "optim/adamw.h"
+
+namespace ferry {
+
+enum class Offload { kAll, kNone };
+enum class Recompute {
+  kLean,  // backward recomputes a layer from its input, all but the down projection
+  kNone,  // activations of every layer are kept on the device
+};
+
+struct EngineOptions {
+  DType dtype = DType::kBf16;
+  std::int64_t batch_size = 1;  // the largest batch; smaller ones may be given
+  std::int64_t seq_len = 1;     // the longest sequence
+  bool training = true;         // false: forward only, no gradients and no optimizer state
+  AdamwOptions adamw;
+  bool decay_embeddings = false;
+  OptimizerState optimizer_state = OptimizerState::kF32;
+  Offload offload = Offload::kAll;
+  Recompute recompute = Recompute::kLean;
+  int weight_slots = 2;
+  int grad_slots = 2;
+  std::int64_t vocab_chunk = 0;  // rows; 0 = chosen by the plan
+  int threads = 0;               // of the AdamW pool; 0 = all that are available
+  /// Size of the pieces in which segments travel and are updated. 16 MiB copies run at 50 of PCIe Gen5's 55 GB/s, and
+  /// whole layers instead cost 10 % of a 1B step (H200, PCIe Gen5 x16).
+  std::int64_t piece_bytes = std::int64_t{16} << 20;
+};
+
+/// Bytes and times of one step; times are filled when the step has ended.
+struct StepStats {
+  std::int64_t h2d_bytes = 0;
+  std::int64_t d2h_bytes = 0;
+  double compute_ms = 0;        // first to last op of the step on the compute stream
+  double adamw_ms = 0;          // the optimizer pool's busy time
+  double launcher_wait_ms = 0;  // the launching thread's time blocked on updates
+};
+
+/// Not thread-safe: one thread drives it. Steps are launched asynchronously; the optimizer works behind the caller's
+/// back. Errors of a device or of the optimizer's threads are thrown by the next call.
+class Engine {
+ public:
+  /// Plans, then allocates everything. Throws Error{kConfig | kMemory}.
+  Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const ParameterTable& parameters() const;
+
+  /// Random weights as Hugging Face makes them: normal(0, initializer_range), norms 1, by (seed, name, index).
+  void initialize(std::uint64_t seed);
+  /// Sets elements [first, first + values.size()) of parameter `index`; bf16 weights take the nearest value, and with
+  /// f32 state the master keeps the rest. Moments stay as they are (0 at the start).
+  void set_parameter(std::size_t index, std::int64_t first, std::span<const float> values);
+  /// Waits for all updates, then hands out one array of each parameter in flat host pieces, in table order. An array
+  /// that is not kept is handed out as absent views.
+  using PieceFn = std::function<void(const ParameterInfo&, std::int64_t first, TensorView piece)>;
+  void for_each_piece(ParameterArray array, const PieceFn& fn);
+  void for_each_piece(const PieceFn& fn) { for_each_piece(ParameterArray::kWeight, fn); }
+
+  /// Launches one training step at learning rate `lr`. Returns its number (0, 1, ...) before it has ended.
+  std::int64_t train_step(const Batch& batch, double lr);
+  /// Mean loss of step `step`, one of the last kLossHistory. Blocks until it is there.
+  double loss(std::int64_t step);
+  static constexpr std::int64_t kLossHistory = 8;
+  /// Blocks until every launched step and its updates have ended.
+  void finish();
+  /// Of the last step that loss() was asked for.
+  StepStats stats(std::int64_t step);
+
+  /// Sum of the losses over the batch's valid targets (nats), at the weights of the last launched step. Blocks.
+  double evaluate(const Batch& batch);
+  /// Logits of the last position after `ids` (1 to seq_len of them). Blocks.  -> (V)
+  std::vector<float> next_logits(std::span<const std::int32_t> ids);
+
+  /// Device memory at the peak, and host memory, by purpose. The device lines add up to backend.device_bytes().
+  std::vector<MemoryLine> device_memory() const;
+  std::vector<MemoryLine> host_memory() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ferry

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// First-fit packing of buffers by lifetime.
+#include "offload/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "backend/backend.h"
+
+namespace ferry {
+
+MemoryPlan::Id MemoryPlan::add(std::string purpose, std::size_t size_bytes, PhaseSet phases) {
+  constexpr std::size_t kAlign = Buffer::kAlignment;
+  const std::size_t rounded = phases.empty() ? 0 : (size_bytes + kAlign - 1) / kAlign * kAlign;
+  buffers_.push_back({std::move(purpose), rounded, phases, 0});
+  return static_cast<Id>(buffers_.size()) - 1;
+}
+
+void MemoryPlan::pack() {
+  std::vector<Planned*> order;
+  for (Planned& buffer : buffers_) order.push_back(&buffer);
+  std::ranges::stable_sort(order, std::ranges::greater{}, &Planned::size_bytes);
+  std::vector<const Planned*> placed;  // by offset
+  arena_bytes_ = 0;
+  for (Planned* buffer : order) {
+    buffer->offset = first_fit(*buffer, placed);
+    arena_bytes_ = std::max(arena_bytes_, buffer->offset + buffer->size_bytes);
+    const auto by_offset = [](const Planned* a, const Planned* b) { return a->offset < b->offset; };
+    placed.insert(std::ranges::upper_bound(placed, buffer, by_offset), buffer);
+  }
+}
+
+std::size_t MemoryPlan::first_fit(const Planned& buffer, const std::vector<const Planned*>& placed) const {
+  std::size_t offset = 0;
+  for (const Planned* other : placed) {
+    if (!other->phases.overlaps(buffer.phases)) continue;
+    if (offset + buffer.size_bytes <= other->offset) break;
+    offset = std::max(offset, other->offset + other->size_bytes);
+  }
+  return offset;
+}
+
+std::vector<MemoryLine> MemoryPlan::peak_lines() const {
+  const auto live_bytes = [this](int phase) {
+    return std::accumulate(buffers_.begin(), buffers_.end(), std::size_t{0}, [phase](std::size_t sum, const auto& b) {
+      return sum + (b.phases.contains(phase) ? b.size_bytes : 0);
+    });
+  };
+  int peak = 0;
+  for (int phase = 1; phase < kPhases; ++phase) {
+    if (live_bytes(phase) > live_bytes(peak)) peak = phase;
+  }
+  std::vector<MemoryLine> lines;
+  for (const Planned& buffer : buffers_) {
+    if (!buffer.phases.contains(peak) || buffer.size_bytes == 0) continue;
+    const auto same = std::ranges::find(lines, buffer.purpose, &MemoryLine::purpose);
+    if (same != lines.end()) {
+      same->size_bytes += buffer.size_bytes;
+    } else {
+      lines.push_back({buffer.purpose, buffer.size_bytes});
+    }
+  }
+  std::ranges::stable_sort(lines, std::ranges::greater{}, &MemoryLine::size_bytes);
+  if (arena_bytes_ > live_bytes(peak)) lines.push_back({"gaps between buffers", arena_bytes_ - live_bytes(peak)});
+  return lines;
+}
+
+}  // namespace ferry

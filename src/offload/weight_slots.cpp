@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetching, leasing and releasing of weight slots.
+#include "offload/weight_slots.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ferry {
+
+WeightLease::WeightLease(WeightLease&& other) noexcept
+    : slots_(std::exchange(other.slots_, nullptr)), slot_(other.slot_), weights_(other.weights_) {}
+
+WeightLease::~WeightLease() {
+  if (slots_ != nullptr) slots_->release(slot_);
+}
+
+WeightSlots::WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
+                         const ParameterArrays& arrays, OptimizerQueue* queue, std::vector<void*> slots,
+                         void* norm_slot)
+    : streams_(streams), parameters_(parameters), pieces_(pieces), arrays_(arrays), queue_(queue) {
+  for (void* data : slots) add_slot(data);
+  add_slot(norm_slot);
+}
+
+WeightSlots::WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
+                         const ParameterArrays& arrays)
+    : streams_(streams), parameters_(parameters), pieces_(pieces), arrays_(arrays), resident_(true) {}
+
+void WeightSlots::add_slot(void* data) {
+  Slot slot;
+  slot.data = data;
+  slot.fetched = streams_.backend.create_event();
+  slot.released = streams_.backend.create_event();
+  slots_.push_back(std::move(slot));
+}
+
+WeightSlots::Slot* WeightSlots::find(int segment) {
+  for (Slot& slot : slots_) {
+    if (slot.segment == segment && slot.version == version_) return &slot;
+  }
+  return nullptr;
+}
+
+/// The slot that was used longest ago; null when all are leased or awaited.
+WeightSlots::Slot* WeightSlots::free_slot(int segment) {
+  const auto usable = [this](const Slot& slot) { return !slot.leased && !(slot.awaited && slot.version == version_); };
+  if (small(segment)) return usable(slots_.back()) ? &slots_.back() : nullptr;
+  Slot* oldest = nullptr;
+  for (std::size_t i = 0; i + 1 < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (usable(slot) && (oldest == nullptr || slot.last_use < oldest->last_use)) oldest = &slot;
+  }
+  return oldest;
+}
+
+bool WeightSlots::up_to_date(int segment) {
+  if (queue_ == nullptr) return true;
+  for (int piece = pieces_.first_of(segment); piece < pieces_.first_of(segment + 1); ++piece) {
+    if (!queue_->is_at(piece, version_)) return false;
+  }
+  return true;
+}
+
+void WeightSlots::fetch(int segment, Slot& slot) {
+  slot.segment = segment;
+  slot.version = version_;
+  slot.last_use = ++clock_;
+  slot.awaited = true;
+  if (slot.released_once) streams_.backend.wait(streams_.h2d.get(), slot.released.get());
+  const std::int64_t base = parameters_.segment(segment).offset;
+  for (int id = pieces_.first_of(segment); id < pieces_.first_of(segment + 1); ++id) {
+    if (queue_ != nullptr) queue_->wait_for(id, version_);
+    const Piece& piece = pieces_.piece(id);
+    const TensorView source = arrays_.weights_at(piece.offset, piece.elems);
+    void* target =
+        static_cast<std::byte*>(slot.data) + (piece.offset - base) * static_cast<std::int64_t>(size_of(arrays_.dtype));
+    streams_.to_device(target, source.data, source.size_bytes());
+  }
+  streams_.backend.record(slot.fetched.get(), streams_.h2d.get());
+}
+
+void WeightSlots::begin_pass(std::int64_t version, std::vector<int> route) {
+  version_ = version;
+  route_ = std::move(route);
+  visited_ = 0;
+  for (Slot& slot : slots_) slot.awaited = false;
+  prefetch();
+}
+
+/// Looks as far ahead as there are slots; stops at the first segment that has no slot or is still being updated, so
+/// that fetches keep the route's order.
+void WeightSlots::prefetch() {
+  if (resident_) return;
+  const std::size_t end = std::min(route_.size(), visited_ + slots_.size() - 1);
+  for (std::size_t i = visited_; i < end; ++i) {
+    if (Slot* present = find(route_[i])) {
+      present->awaited = true;
+      continue;
+    }
+    Slot* slot = free_slot(route_[i]);
+    if (slot == nullptr || !up_to_date(route_[i])) return;
+    fetch(route_[i], *slot);
+  }
+}
+
+WeightLease WeightSlots::acquire(int segment) {
+  FERRY_ASSERT(visited_ < route_.size() && route_[visited_] == segment);
+  ++visited_;
+  const Segment& info = parameters_.segment(segment);
+  if (resident_) return {nullptr, 0, arrays_.weights_at(info.offset, info.elems)};
+  Slot* slot = find(segment);
+  if (slot == nullptr) {
+    slot = free_slot(segment);
+    FERRY_ASSERT(slot != nullptr);
+    fetch(segment, *slot);
+  }
+  FERRY_ASSERT(!slot->leased);
+  streams_.backend.wait(streams_.compute.get(), slot->fetched.get());
+  slot->leased = true;
+  slot->awaited = false;
+  slot->last_use = ++clock_;
+  prefetch();
+  return {this, static_cast<int>(slot - slots_.data()), TensorView(slot->data, arrays_.dtype, {info.elems})};
+}
+
+void WeightSlots::release(int index) noexcept {
+  Slot& slot = slots_[static_cast<std::size_t>(index)];
+  slot.leased = false;
+  try {
+    streams_.backend.record(slot.released.get(), streams_.compute.get());
+    slot.released_once = true;
+  } catch (const std::exception& failure) {
+    slot.segment = -1;  // the backend has failed: its next call throws the same to the caller
+    log::debug("releasing a weight slot: {}", failure.what());
+  }
+}
+
+}  // namespace ferry
