@@ -75,6 +75,14 @@ TEST_CASE("streams that wait for each other in turn do not deadlock") {
   for (int i = 0; i < 200; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
 }
 
+TEST_CASE("of several failures the first is kept") {
+  Failure failure;
+  CHECK(!failure.any());
+  failure.keep(std::make_exception_ptr(Error(ErrorKind::kDevice, "first")));
+  failure.keep(std::make_exception_ptr(Error(ErrorKind::kDevice, "second")));
+  CHECK(thrown([&] { failure.rethrow_if_any(); }) == "device: first");
+}
+
 TEST_CASE("the first failure stays, later tasks do not run, marks are still reached") {
   Failure failure;
   CpuStream stream("compute", Launch::kWorker, failure);
