@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cutting segments into pieces.
+#include "offload/pieces.h"
+
+#include "catch.h"
+#include "offload/tiny_model.h"
+
+namespace ferry::test {
+
+TEST_CASE("pieces cover every segment once, in order, in whole rows of the vocabulary") {
+  const bool tied = GENERATE(true, false);
+  const std::int64_t piece_elems = GENERATE(1, 50, 1000, 1000000);
+  const ParameterTable table(small_config(tied), 16);
+  const PieceTable pieces(table, piece_elems);
+  for (int segment = 0; segment < static_cast<int>(table.segments().size()); ++segment) {
+    const Segment& info = table.segment(segment);
+    std::int64_t next = info.offset;
+    for (int id = pieces.first_of(segment); id < pieces.first_of(segment + 1); ++id) {
+      const Piece& piece = pieces.piece(id);
+      CHECK(piece.segment == segment);
+      CHECK(piece.offset == next);
+      if (info.n_rows > 0) CHECK(piece.elems % 24 == 0);
+      next += piece.elems;
+    }
+    CHECK(next == info.offset + info.elems);
+  }
+}
+
+TEST_CASE("parameter ranges leave out padding and mark what is decayed") {
+  const ParameterTable table(small_config(true), 16);
+  std::int64_t total = 0;
+  std::int64_t decayed = 0;
+  for (const ParameterRange& range : parameter_ranges(table, 0, table.flat_elems(), false)) {
+    total += range.elems;
+    if (range.decayed) decayed += range.elems;
+  }
+  CHECK(total == table.n_parameters());
+  const std::int64_t norms = 24 * (2 * 3 + 1);
+  CHECK(decayed == total - norms - 61 * 24);
+}
+
+TEST_CASE("a range inside a parameter stays inside it") {
+  const ParameterTable table(small_config(true), 16);
+  const auto ranges = parameter_ranges(table, 30, 40, true);
+  REQUIRE(ranges.size() == 1);
+  CHECK(ranges[0].offset == 30);
+  CHECK(ranges[0].elems == 40);
+  CHECK(ranges[0].decayed);
+}
+
+}  // namespace ferry::test
