@@ -9,9 +9,10 @@ import source_tree
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`]+)`")
 FENCE = re.compile(r"^\s*```")
-PATH = re.compile(r"^(?:\./)?((?:[\w.-]+/)+[\w.-]*|[\w-]+\.md)$")
+PATH = re.compile(r"^(?:\./)?((?:\.ci|[\w-][\w.-]*)/[\w./-]*|[\w-]+\.md)$")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 SCRIPT = re.compile(r"(?:\./)?(scripts/[\w.]+|\.ci/run)")
+KEY_ROW = re.compile(r"^\| `([a-z][a-z0-9_]*)` \|", re.M)  # a key of docs/cli.md; its flag has dashes
 FERRY = re.compile(r"(?:^|[\s/])ferry\s+[a-z]+\b")
 # Made by a build or a run, so absent from a clone.
 MADE = ("build/", "out/")
@@ -63,9 +64,14 @@ def flags_in(path):
     return set(FLAG.findall(path.read_text(encoding="utf-8"))) if path.exists() else set()
 
 
+def ferry_flags(page):
+    keys = KEY_ROW.findall(page.read_text(encoding="utf-8")) if page.exists() else []
+    return flags_in(page) | {f"--{key.replace('_', '-')}" for key in keys}
+
+
 def check_flags(tree, path, text):
     faults = []
-    cli_flags = flags_in(tree.root / "docs" / "cli.md")
+    cli_flags = ferry_flags(tree.root / "docs" / "cli.md")
     all_flags = cli_flags.union(*map(flags_in, tree.files("scripts", suffixes={".sh"})))
     for number, code, _ in code_pieces(text):
         flags = FLAG.findall(code)

@@ -149,9 +149,10 @@ class Paths(CheckCase):
 
 class Docs(CheckCase):
     def test_true_page_is_accepted(self):
-        self.write("docs/cli.md", "`--steps`\n")
+        self.write("docs/cli.md", "`--quiet`, `./name`\n\n| `save_every` | 0 |\n")
         self.write("src/core/error.h")
-        self.write("README.md", "[cli](docs/cli.md#x), `core/error.h`, `src/core/`, `build/cpu/ferry train --steps 3`\n")
+        self.write("README.md", "[cli](docs/cli.md#x), `core/error.h`, `src/core/`\n")
+        self.write("docs/page.md", "`build/cpu/ferry train --save-every 3 --quiet`, `--save-every`\n")
         self.accepts("check_docs.py")
 
     def test_dead_link_is_refused(self):
