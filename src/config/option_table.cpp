@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options, one entry each.
+#include "config/option_table.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "config/nearest.h"
+#include "config/text_file.h"
+#include "core/error.h"
+
+namespace ferry {
+namespace {
+
+using C = RunConfig;
+using Form = TextOption::Form;
+
+constexpr unsigned kTrain = static_cast<unsigned>(Command::kTrain);
+constexpr unsigned kGenerate = static_cast<unsigned>(Command::kGenerate);
+constexpr unsigned kBench = static_cast<unsigned>(Command::kBench);
+constexpr bool kShort = false;
+constexpr bool kAdvanced = true;
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxSteps = 1'000'000'000;
+constexpr std::int64_t kMaxTokens = 1'000'000'000'000;
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();  // positions are i32
+
+template <auto kField>
+EnumOption enum_option(std::vector<const char*> choices) {
+  using E = std::remove_reference_t<decltype(std::declval<C&>().*kField)>;
+  return {[](const C& config) { return static_cast<int>(config.*kField); },
+          [](C& config, int value) { config.*kField = static_cast<E>(value); }, std::move(choices)};
+}
+
+std::vector<Option> make_table() {
+  return {
+      {"model", "model", TextOption{&C::model, Form::kName, {}},
+       "Shape of the model: a preset, a Hugging Face folder or a config.json", kShort, kTrain | kGenerate},
+      {"init_from", "model", TextOption{&C::init_from, Form::kPath, {}},
+       "Hugging Face folder with the first weights; without it they are random", kShort, kTrain},
+      {"seed", "model", IntOption{&C::seed, 0, kMaxInt}, "Seed of random weights and of sampled text", kShort,
+       kTrain | kGenerate},
+      {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}), "Storage type of weights and activations", kShort,
+       kTrain | kGenerate | kBench},
+
+      {"train_data", "data", PathListOption{&C::train_data}, "Training files, read one after another", kShort, kTrain},
+      {"val_data", "data", PathListOption{&C::val_data}, "Validation files", kShort, kTrain},
+      {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
+       "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain},
+      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kTrain},
+      {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences of a step", kShort, kTrain},
+      {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
+       "Order of the sequences; shuffled is a new permutation in each epoch", kShort, kTrain},
+      {"data_seed", "data", IntOption{&C::data_seed, 0, kMaxInt}, "Seed of the shuffled order", kShort, kTrain},
+
+      {"lr", "optimizer", RealOption{&C::lr, 0, 10, true}, "Highest learning rate", kShort, kTrain},
+      {"schedule", "optimizer", enum_option<&C::schedule>({"constant", "linear", "cosine", "wsd"}),
+       "How the learning rate falls after the warmup; wsd stays and falls linearly at the end", kShort, kTrain},
+      {"warmup_steps", "optimizer", IntOption{&C::warmup_steps, 0, kMaxSteps}, "Steps of linear warmup", kShort,
+       kTrain},
+      {"decay_steps", "optimizer", IntOption{&C::decay_steps, 0, kMaxSteps},
+       "Steps of the decay; 0 = all after the warmup (wsd needs a number)", kShort, kTrain},
+      {"min_lr_ratio", "optimizer", RealOption{&C::min_lr_ratio, 0, 1},
+       "Learning rate of the last step, relative to lr", kShort, kTrain},
+      {"beta1", "optimizer", RealOption{&C::beta1, 0, 1, false, true}, "AdamW's decay of the first moment", kShort,
+       kTrain},
+      {"beta2", "optimizer", RealOption{&C::beta2, 0, 1, false, true}, "AdamW's decay of the second moment", kShort,
+       kTrain},
+      {"eps", "optimizer", RealOption{&C::eps, 0, 1, true}, "AdamW's epsilon", kShort, kTrain},
+      {"weight_decay", "optimizer", RealOption{&C::weight_decay, 0, 100}, "AdamW's weight decay; norms have none",
+       kShort, kTrain},
+      {"decay_embeddings", "optimizer", BoolOption{&C::decay_embeddings}, "Decay the embeddings too", kShort, kTrain},
+      {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "bf16"}),
+       "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6)", kShort, kTrain},
+
+      {"offload", "offload", enum_option<&C::offload>({"all", "none"}),
+       "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device", kShort,
+       kTrain},
+
+      {"steps", "run", IntOption{&C::steps, 1, kMaxSteps}, "Length of the run in steps (give this or epochs)", kShort,
+       kTrain},
+      {"epochs", "run", IntOption{&C::epochs, 1, kMaxSteps}, "Length of the run in passes over the data", kShort,
+       kTrain},
+      {"output", "run", TextOption{&C::output, Form::kPath, {}}, "Folder for weights and metrics", kShort, kTrain},
+      {"log_every", "run", IntOption{&C::log_every, 1, kMaxSteps}, "Steps between two log lines", kShort, kTrain},
+      {"eval_every", "run", IntOption{&C::eval_every, 0, kMaxSteps},
+       "Steps between two evaluations on val_data; 0 = only at the end", kShort, kTrain},
+      {"eval_tokens", "run", IntOption{&C::eval_tokens, 0, kMaxTokens}, "Tokens of one evaluation; 0 = all of val_data",
+       kShort, kTrain},
+      {"backend", "run", TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda"}},
+       "What computes; auto is cuda where it works, else cpu; cpu:sync runs each call at once, for debugging", kShort,
+       kTrain | kGenerate | kBench},
+      {"threads", "run", IntOption{&C::threads, 0, 4096}, "CPU threads; 0 = all available", kShort,
+       kTrain | kGenerate | kBench},
+      {"quiet", "run", BoolOption{&C::quiet}, "Print warnings and errors only", kShort, kTrain},
+      {"log_file", "run", TextOption{&C::log_file, Form::kPath, {}}, "File that gets every message too", kShort,
+       kTrain},
+      {"sample_tokens", "run", IntOption{&C::sample_tokens, 0, 1'000'000},
+       "Tokens of sample text after training, for a byte vocabulary", kShort, kTrain},
+      {"sample_prompt", "run", TextOption{&C::sample_prompt, Form::kName, {}}, "What the sample text continues", kShort,
+       kTrain},
+
+      {"prompt", "generate", TextOption{&C::prompt, Form::kName, {}}, "Text to continue", kShort, kGenerate},
+      {"max_tokens", "generate", IntOption{&C::max_tokens, 1, 1'000'000}, "Tokens to generate", kShort, kGenerate},
+      {"temperature", "generate", RealOption{&C::temperature, 0, 100},
+       "Of generated text, a sample after training included; 0 takes the likeliest token", kShort, kTrain | kGenerate},
+
+      {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for the weights of a segment",
+       kAdvanced, kTrain},
+      {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for the gradients of a segment",
+       kAdvanced, kTrain},
+      {"vocab_chunk", "plan", IntOption{&C::vocab_chunk, 0, kMaxRows},
+       "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kTrain},
+      {"recompute", "plan", enum_option<&C::recompute>({"lean", "none"}),
+       "What backward computes again: lean all of a layer but its down projection, none keeps every activation",
+       kAdvanced, kTrain},
+  };
+}
+
+}  // namespace
+
+std::span<const CommandInfo> command_table() {
+  static const std::vector<CommandInfo> table = {
+      {Command::kTrain, "train", "CONFIG", "Train a model; without a config file, a tiny one on a bundled text"},
+      {Command::kGenerate, "generate", "MODEL", "Continue a text with a trained byte-level model"},
+      {Command::kBench, "bench", "TARGET", "Measure this machine: `ops` times every operation of the backend"},
+  };
+  return table;
+}
+
+const CommandInfo& find_command(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const CommandInfo& info : command_table()) {
+    if (info.name == name) return info;
+    names.emplace_back(info.name);
+  }
+  detail::throw_error(ErrorKind::kConfig, fmt::format("unknown command '{}'{} (commands: {})", shown(name),
+                                                      did_you_mean(name, names), fmt::join(names, ", ")));
+}
+
+std::span<const Option> option_table() {
+  static const std::vector<Option> table = make_table();
+  return table;
+}
+
+std::vector<std::string_view> option_sections() {
+  std::vector<std::string_view> sections;
+  for (const Option& option : option_table()) {
+    if (sections.empty() || sections.back() != option.section) sections.emplace_back(option.section);
+  }
+  return sections;
+}
+
+const Option* find_option(std::string_view key) {
+  const auto table = option_table();
+  const auto found = std::ranges::find_if(table, [&](const Option& option) { return option.key == key; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::string flag_of(const Option& option) {
+  std::string flag = fmt::format("--{}", option.key);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+}  // namespace ferry

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of options. Flags, file keys, help, docs/cli.md and saved configs are all made from it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/run_config.h"
+
+namespace ferry {
+
+enum class Command : unsigned { kTrain = 1, kGenerate = 2, kBench = 4 };
+
+struct CommandInfo {
+  Command command;
+  const char* name;
+  const char* positional;  // its one argument that is not a flag
+  const char* help;
+};
+std::span<const CommandInfo> command_table();
+
+/// Throws Error{kConfig} with the known commands and the nearest one.
+const CommandInfo& find_command(std::string_view name);
+
+struct IntOption {
+  std::int64_t RunConfig::*field;
+  std::int64_t min;
+  std::int64_t max;
+};
+struct RealOption {
+  double RunConfig::*field;
+  double min;
+  double max;
+  bool min_excluded = false;
+  bool max_excluded = false;
+};
+struct BoolOption {
+  bool RunConfig::*field;
+};
+/// Never empty. kChoice is one of `choices`.
+struct TextOption {
+  enum class Form { kName, kPath, kChoice };
+  std::string RunConfig::*field;
+  Form form;
+  std::vector<const char*> choices;
+};
+struct PathListOption {
+  std::vector<std::string> RunConfig::*field;
+};
+/// An enum whose enumerators are 0, 1, ... in the order of `choices`.
+struct EnumOption {
+  int (*get)(const RunConfig&);
+  void (*set)(RunConfig&, int);
+  std::vector<const char*> choices;
+};
+
+struct Option {
+  const char* key;
+  const char* section;
+  std::variant<IntOption, RealOption, BoolOption, TextOption, PathListOption, EnumOption> kind;
+  const char* help;   // one line
+  bool advanced;      // absent from the short help
+  unsigned commands;  // union of Command values
+};
+
+/// Grouped by section, in the order of help and docs.
+std::span<const Option> option_table();
+/// Section names in that order.
+std::vector<std::string_view> option_sections();
+
+inline bool takes(Command command, const Option& option) {
+  return (option.commands & static_cast<unsigned>(command)) != 0;
+}
+
+/// nullptr when there is no such key.
+const Option* find_option(std::string_view key);
+
+/// "train_data" -> "--train-data"
+std::string flag_of(const Option& option);
+
+}  // namespace ferry

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// One visitor per question asked of an option's kind.
+#include "config/option_value.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+#include "config/text_file.h"
+#include "core/error.h"
+
+namespace ferry {
+namespace {
+
+std::string format_real(double value) {
+  std::string text = fmt::format("{}", value);
+  const std::size_t exponent = text.find("e-0");
+  if (exponent != std::string::npos) text.erase(exponent + 2, 1);
+  return text;
+}
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (code < 0x20 || code == 0x7f) {
+      out += fmt::format("\\u{:04x}", code);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::optional<int> index_of(const std::vector<const char*>& choices, std::string_view text) {
+  const auto found = std::ranges::find(choices, text);
+  if (found == choices.end()) return std::nullopt;
+  return static_cast<int>(found - choices.begin());
+}
+
+// A path that starts with a dash is nearly always a flag whose value was forgotten.
+bool is_path(std::string_view text) { return !text.empty() && text[0] != '-' && is_text(text); }
+
+// Stores into one field; false when the value is not allowed.
+struct Store {
+  RunConfig& config;
+  const OptionValue& value;
+
+  bool operator()(const IntOption& option) const {
+    const auto* got = std::get_if<std::int64_t>(&value);
+    if (got == nullptr || *got < option.min || *got > option.max) return false;
+    config.*option.field = *got;
+    return true;
+  }
+  bool operator()(const RealOption& option) const {
+    double got = 0;
+    if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+      got = static_cast<double>(*whole);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      got = *real;
+    } else {
+      return false;
+    }
+    const bool above = option.min_excluded ? got > option.min : got >= option.min;  // false for NaN
+    const bool below = option.max_excluded ? got < option.max : got <= option.max;
+    if (!above || !below) return false;
+    config.*option.field = got;
+    return true;
+  }
+  bool operator()(const BoolOption& option) const {
+    const auto* got = std::get_if<bool>(&value);
+    if (got == nullptr) return false;
+    config.*option.field = *got;
+    return true;
+  }
+  bool operator()(const TextOption& option) const {
+    const auto* got = std::get_if<std::string>(&value);
+    if (got == nullptr || got->empty() || !is_text(*got)) return false;
+    if (option.form == TextOption::Form::kPath && !is_path(*got)) return false;
+    if (option.form == TextOption::Form::kChoice && !index_of(option.choices, *got)) return false;
+    config.*option.field = *got;
+    return true;
+  }
+  bool operator()(const PathListOption& option) const {
+    std::vector<std::string> paths;
+    if (const auto* one = std::get_if<std::string>(&value)) {
+      paths = {*one};
+    } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+      paths = *list;
+    }
+    if (paths.empty() || !std::ranges::all_of(paths, is_path)) return false;
+    config.*option.field = std::move(paths);
+    return true;
+  }
+  bool operator()(const EnumOption& option) const {
+    const auto* got = std::get_if<std::string>(&value);
+    const std::optional<int> index = got == nullptr ? std::nullopt : index_of(option.choices, *got);
+    if (!index) return false;
+    option.set(config, *index);
+    return true;
+  }
+};
+
+// What a kind of option takes, in words.
+struct Describe {
+  static std::string one_of(const std::vector<const char*>& choices) {
+    return fmt::format("one of {}", fmt::join(choices, ", "));
+  }
+  std::string operator()(const IntOption& option) const {
+    if (option.max == std::numeric_limits<std::int64_t>::max()) return fmt::format("an integer >= {}", option.min);
+    return fmt::format("an integer from {} to {}", option.min, option.max);
+  }
+  std::string operator()(const RealOption& option) const {
+    return fmt::format("a number {} {} and {} {}", option.min_excluded ? ">" : ">=", option.min,
+                       option.max_excluded ? "<" : "<=", option.max);
+  }
+  std::string operator()(const BoolOption&) const { return "true or false"; }
+  std::string operator()(const TextOption& option) const {
+    if (option.form == TextOption::Form::kChoice) return one_of(option.choices);
+    return option.form == TextOption::Form::kPath ? "a path (UTF-8, not starting with -)" : "text that is not empty";
+  }
+  std::string operator()(const PathListOption&) const { return "one or more paths (UTF-8, not starting with -)"; }
+  std::string operator()(const EnumOption& option) const { return one_of(option.choices); }
+};
+
+struct ToToml {
+  std::string operator()(bool value) const { return value ? "true" : "false"; }
+  std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
+  std::string operator()(double value) const { return format_real(value); }
+  std::string operator()(const std::string& value) const { return toml_string(value); }
+  std::string operator()(const std::vector<std::string>& value) const {
+    std::vector<std::string> items;
+    std::ranges::transform(value, std::back_inserter(items), toml_string);
+    return fmt::format("[{}]", fmt::join(items, ", "));
+  }
+};
+
+template <class T>
+std::optional<T> parse_number(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void set_option(RunConfig& config, const Option& option, const OptionValue& value, std::string_view where) {
+  FERRY_CHECK(std::visit(Store{config, value}, option.kind), kConfig, "{} = {}: expected {}", where,
+              shown(to_toml(value)), allowed_values(option));
+}
+
+bool is_allowed(const Option& option, const OptionValue& value) {
+  RunConfig scratch;
+  return std::visit(Store{scratch, value}, option.kind);
+}
+
+OptionValue parse_flag_text(const Option& option, const std::vector<std::string>& texts) {
+  FERRY_ASSERT(!texts.empty());
+  const std::string& text = texts.front();
+  if (std::holds_alternative<PathListOption>(option.kind)) return texts;
+  if (std::holds_alternative<BoolOption>(option.kind) && (text == "true" || text == "false")) return text == "true";
+  if (std::holds_alternative<IntOption>(option.kind)) {
+    if (const auto value = parse_number<std::int64_t>(text)) return *value;
+  }
+  if (std::holds_alternative<RealOption>(option.kind)) {
+    if (const auto value = parse_number<double>(text)) return *value;
+  }
+  return text;
+}
+
+OptionValue get_option(const RunConfig& config, const Option& option) {
+  return std::visit(
+      [&](const auto& kind) -> OptionValue {
+        if constexpr (std::is_same_v<std::decay_t<decltype(kind)>, EnumOption>) {
+          return std::string(kind.choices.at(static_cast<std::size_t>(kind.get(config))));
+        } else {
+          return config.*kind.field;
+        }
+      },
+      option.kind);
+}
+
+std::string allowed_values(const Option& option) { return std::visit(Describe{}, option.kind); }
+
+std::string to_toml(const OptionValue& value) { return std::visit(ToToml{}, value); }
+
+void validate(const RunConfig& config, Command command) {
+  if (command != Command::kTrain) return;
+  FERRY_CHECK(!config.model.empty() || !config.init_from.empty(), kConfig,
+              "no model: set model (a preset, a Hugging Face folder or a config.json) or init_from");
+  FERRY_CHECK(!config.train_data.empty(), kConfig, "no training data: set train_data");
+  FERRY_CHECK(config.steps == 0 || config.epochs == 0, kConfig,
+              "steps = {} and epochs = {} are both given: give one of them", config.steps, config.epochs);
+  FERRY_CHECK(config.steps != 0 || config.epochs != 0, kConfig, "no length of the run: give steps or epochs");
+  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+  FERRY_CHECK(config.seq_len <= kMaxRows / config.batch_size, kConfig,
+              "seq_len = {} times batch_size = {} is more than {} tokens in one step: lower one of them",
+              config.seq_len, config.batch_size, kMaxRows);
+  FERRY_CHECK(config.eval_every == 0 || !config.val_data.empty(), kConfig,
+              "eval_every = {} has nothing to evaluate: set val_data, or eval_every = 0", config.eval_every);
+}
+
+}  // namespace ferry

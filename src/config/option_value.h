@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of options: checked, stored, read back, printed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/option_table.h"
+
+namespace ferry {
+
+/// A value as a file or a flag holds it, before it meets the table.
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
+
+/// Checks and stores one value. Throws Error{kConfig} "<where> = <got>: expected <allowed>"; `where` names the file,
+/// the line and the key, or the flag.
+void set_option(RunConfig& config, const Option& option, const OptionValue& value, std::string_view where);
+
+/// Reads flag text ("3e-4", "true", "a path") as the type of `option`; text that does not fit stays a string, which
+/// set_option then refuses.
+OptionValue parse_flag_text(const Option& option, const std::vector<std::string>& texts);
+
+OptionValue get_option(const RunConfig& config, const Option& option);
+
+/// "an integer from 1 to 4096", "one of f32, bf16"
+std::string allowed_values(const Option& option);
+
+/// True when `value` is one that set_option takes.
+bool is_allowed(const Option& option, const OptionValue& value);
+
+/// TOML text of a value: 3, 0.0003, "text", ["a", "b"].
+std::string to_toml(const OptionValue& value);
+
+/// Checks what single ranges cannot. Throws Error{kConfig}.
+void validate(const RunConfig& config, Command command);
+
+}  // namespace ferry

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one run is asked to do: typed values with their defaults. option_table.cpp gives each its key, range and help.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace ferry {
+
+/// One field per key, named like the key. Zero, an empty text and an empty list mean "not given" where the key's range
+/// leaves them out.
+struct RunConfig {
+  enum class DataFormat { kAuto, kShard, kU16, kU32, kBytes };
+  enum class Order { kSequential, kShuffled };
+  enum class Schedule { kConstant, kLinear, kCosine, kWsd };
+  enum class OptimizerState { kF32, kBf16 };
+  enum class Offload { kAll, kNone };
+  enum class Recompute { kLean, kNone };
+
+  // model
+  std::string model;      // a preset, a Hugging Face folder or a config.json
+  std::string init_from;  // a Hugging Face folder
+  std::int64_t seed = 2024;
+  DType dtype = DType::kBf16;
+
+  // data
+  std::vector<std::string> train_data;
+  std::vector<std::string> val_data;
+  DataFormat data_format = DataFormat::kAuto;
+  std::int64_t seq_len = 2048;
+  std::int64_t batch_size = 4;
+  Order order = Order::kSequential;
+  std::int64_t data_seed = 0;
+
+  // optimizer
+  double lr = 3e-4;
+  Schedule schedule = Schedule::kConstant;
+  std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;
+  double min_lr_ratio = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decay_embeddings = false;
+  OptimizerState optimizer_state = OptimizerState::kF32;
+
+  // offload
+  Offload offload = Offload::kAll;
+
+  // run
+  std::int64_t steps = 0;   // exactly one of steps
+  std::int64_t epochs = 0;  // and epochs is given
+  std::string output;       // a folder
+  std::int64_t log_every = 10;
+  std::int64_t eval_every = 0;   // 0 = only at the end
+  std::int64_t eval_tokens = 0;  // 0 = all of val_data
+  std::string backend = "auto";
+  std::int64_t threads = 0;  // 0 = all available
+  bool quiet = false;
+  std::string log_file;
+  std::int64_t sample_tokens = 0;
+  std::string sample_prompt = "\n";
+
+  // generate
+  std::string prompt = "\n";
+  std::int64_t max_tokens = 200;
+  double temperature = 0.8;  // 0 = greedy
+
+  // plan
+  std::int64_t weight_slots = 2;
+  std::int64_t grad_slots = 2;
+  std::int64_t vocab_chunk = 0;  // rows; 0 = the plan chooses
+  Recompute recompute = Recompute::kLean;
+
+  bool operator==(const RunConfig&) const = default;
+};
+
+}  // namespace ferry
