@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one source that sees CLI11: it splits the line into flags and texts, the option table does the rest.
+#include "cli/command_line.h"
+
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "config/config_file.h"
+#include "config/embedded_default.h"
+#include "config/nearest.h"
+#include "config/option_help.h"
+#include "config/option_value.h"
+#include "config/text_file.h"
+#include "core/error.h"
+
+namespace ferry {
+namespace {
+
+constexpr std::array<std::string_view, 1> kBenchTargets = {"ops"};
+
+// What the line says, before any value is looked at.
+struct RawLine {
+  bool help = false;
+  bool help_all = false;
+  std::vector<std::string> positional;
+  std::vector<std::string> config_files;
+  std::map<const Option*, std::vector<std::string>> texts;  // in the order given
+  std::vector<std::string> unknown;
+};
+
+bool takes_config(Command command) { return command != Command::kBench; }
+
+bool is_switch(const Option& option) { return std::holds_alternative<BoolOption>(option.kind); }
+
+std::string negated_flag(const Option& option) { return fmt::format("--no-{}", flag_of(option).substr(2)); }
+
+// Raw texts, read with results(): CLI11's own conversions split "[a,b]" and drop "{}".
+CLI::Option* declare(CLI::App& app, const std::string& flag) { return app.add_option(flag)->take_all(); }
+
+std::map<const Option*, CLI::Option*> declare_options(CLI::App& app, Command command) {
+  std::map<const Option*, CLI::Option*> declared;
+  for (const Option& option : option_table()) {
+    if (!takes(command, option)) continue;
+    const std::string flag = flag_of(option);
+    declared[&option] =
+        is_switch(option) ? app.add_flag(fmt::format("{},!{}", flag, negated_flag(option))) : declare(app, flag);
+  }
+  return declared;
+}
+
+void parse(CLI::App& app, const CommandInfo& command, const std::vector<std::string>& args) {
+  std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 takes them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string what = error.what();  // "--lr: 1 required TEXT missing"
+    detail::throw_error(ErrorKind::kConfig,
+                        fmt::format("ferry {}: {} needs a value", command.name, shown(what.substr(0, what.find(':')))));
+  } catch (const CLI::ParseError& error) {
+    detail::throw_error(ErrorKind::kConfig, fmt::format("ferry {}: {}", command.name, shown(error.what())));
+  }
+}
+
+RawLine split_line(const CommandInfo& command, const std::vector<std::string>& args) {
+  RawLine raw;
+  CLI::App app;
+  app.allow_extras();
+  app.set_help_flag();
+  app.add_flag("-h,--help", raw.help);
+  app.add_flag("--help-all", raw.help_all);
+  const CLI::Option* config = takes_config(command.command) ? declare(app, "--config") : nullptr;
+  const auto declared = declare_options(app, command.command);
+  parse(app, command, args);
+  if (config != nullptr) raw.config_files = config->results();
+  for (const auto& [option, flag] : declared) {
+    if (flag->count() != 0) raw.texts[option] = flag->results();
+  }
+  for (const std::string& word : app.remaining()) {
+    if (word != "--") (word.starts_with('-') ? raw.unknown : raw.positional).push_back(word);
+  }
+  return raw;
+}
+
+void refuse_unknown(const CommandInfo& command, const RawLine& raw) {
+  if (raw.unknown.empty()) return;
+  const std::string word = raw.unknown.front().substr(0, raw.unknown.front().find('='));
+  std::vector<std::string> flags = {"--help", "--help-all"};
+  if (takes_config(command.command)) flags.emplace_back("--config");
+  for (const Option& option : option_table()) {
+    if (!takes(command.command, option)) continue;
+    flags.push_back(flag_of(option));
+    if (is_switch(option)) flags.push_back(negated_flag(option));
+  }
+  const std::vector<std::string_view> known(flags.begin(), flags.end());
+  detail::throw_error(ErrorKind::kConfig,
+                      fmt::format("ferry {}: unknown flag '{}'{} (`ferry {} --help-all` lists all)", command.name,
+                                  shown(word), did_you_mean(word, known), command.name));
+}
+
+// The one argument that is not a flag, or "".
+std::string positional_of(const CommandInfo& command, const RawLine& raw) {
+  FERRY_CHECK(raw.positional.size() <= 1, kConfig, "ferry {}: '{}' is one argument too many, expected one {}",
+              command.name, shown(raw.positional[1]), command.positional);
+  return raw.positional.empty() ? "" : raw.positional.front();
+}
+
+void read_config(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
+  std::vector<std::string> files = raw.config_files;
+  if (command.command == Command::kTrain && !raw.positional.empty()) files.push_back(positional_of(command, raw));
+  FERRY_CHECK(files.size() <= 1, kConfig, "ferry {}: two config files, '{}' and '{}': give one", command.name,
+              shown(files[0]), shown(files[1]));
+  if (!files.empty()) {
+    line.config_source = files.front();
+    read_config_file(files.front(), line.config);
+  } else if (command.command == Command::kTrain) {
+    line.config_source = "built-in configs/tiny.toml";
+    read_config_text(embedded_default_config(), line.config_source, line.config);
+  }
+}
+
+// A run has one length: on the line, --steps replaces the file's epochs and the reverse.
+void replace_length(const RawLine& raw, RunConfig& config) {
+  const bool steps = raw.texts.contains(find_option("steps"));
+  const bool epochs = raw.texts.contains(find_option("epochs"));
+  if (steps && !epochs) config.epochs = 0;
+  if (epochs && !steps) config.steps = 0;
+}
+
+void read_flags(const RawLine& raw, RunConfig& config) {
+  for (const auto& [option, texts] : raw.texts) {
+    const bool list = std::holds_alternative<PathListOption>(option->kind);
+    FERRY_CHECK(list || texts.size() == 1, kConfig, "{} is given {} times: give it once", flag_of(*option),
+                texts.size());
+    set_option(config, *option, parse_flag_text(*option, texts), flag_of(*option));
+  }
+  replace_length(raw, config);
+}
+
+void read_positional(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
+  const std::string word = positional_of(command, raw);
+  if (command.command == Command::kBench) {
+    const std::string known = fmt::format("targets: {}", fmt::join(kBenchTargets, ", "));
+    FERRY_CHECK(!word.empty(), kConfig, "ferry bench: no target ({})", known);
+    FERRY_CHECK(std::ranges::count(kBenchTargets, word) != 0, kConfig, "ferry bench: unknown target '{}'{} ({})",
+                shown(word), did_you_mean(word, kBenchTargets), known);
+    line.bench_target = word;
+  }
+  if (command.command == Command::kGenerate && !word.empty()) {
+    FERRY_CHECK(!raw.texts.contains(find_option("model")), kConfig,
+                "ferry generate: two models, '{}' and --model: give one", shown(word));
+    line.config.model = word;
+  }
+}
+
+CommandLine only_text(std::string text) {
+  CommandLine line;
+  line.text = std::move(text);
+  return line;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "--help-all") {
+    return only_text(program_help());
+  }
+  if (args[0] == "--version") return only_text("ferry " FERRY_VERSION "\n");
+  const CommandInfo& command = find_command(args[0]);
+  const RawLine raw = split_line(command, {args.begin() + 1, args.end()});
+  if (raw.help || raw.help_all) return only_text(command_help(command, raw.help_all));
+  refuse_unknown(command, raw);
+
+  CommandLine line;
+  line.command = command.command;
+  read_config(command, raw, line);
+  read_flags(raw, line.config);
+  read_positional(command, raw, line);
+  validate(line.config, command.command);
+  return line;
+}
+
+}  // namespace ferry

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command_line.h"
+
+#include "catch.h"
+#include "config/config_file.h"
+#include "config/embedded_default.h"
+#include "temp_file.h"
+#include "thrown.h"
+
+namespace ferry {
+namespace {
+
+using Args = std::vector<std::string>;
+
+std::string refusal(const Args& args) {
+  return thrown([&] { parse_command_line(args); });
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("train without a file runs the built-in config") {
+  RunConfig expected;
+  read_config_text(embedded_default_config(), "", expected);
+  const CommandLine line = parse_command_line({"train"});
+  CHECK(line.command == Command::kTrain);
+  CHECK(line.config == expected);
+  CHECK(line.config_source == "built-in configs/tiny.toml");
+  CHECK(line.text.empty());
+}
+
+const char* const kFile =
+    "[model]\nmodel = 'tiny'\n[data]\ntrain_data = ['a', 'b']\n[optimizer]\nlr = 0.5\n[run]\nsteps = 7\nquiet = true\n";
+
+TEST_CASE("a config file is given as an argument or as --config") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  for (const Args& args : {Args{"train", file}, Args{"train", "--config", file}, Args{"train", "--config=" + file}}) {
+    const CommandLine line = parse_command_line(args);
+    CHECK(line.config.steps == 7);
+    CHECK(line.config.seq_len == 2048);  // the built-in config plays no part
+    CHECK(line.config_source == file);
+  }
+}
+
+TEST_CASE("flags win over the file, before and after it") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  const RunConfig config =
+      parse_command_line({"train", "--lr", "1e-3", file, "--train-data", "c", "--no-quiet", "--steps=9"}).config;
+  CHECK(config.lr == 1e-3);
+  CHECK(config.train_data == std::vector<std::string>{"c"});
+  CHECK_FALSE(config.quiet);
+  CHECK(config.steps == 9);
+  CHECK(config.model == "tiny");
+  CHECK_FALSE(parse_command_line({"train", file, "--quiet=false"}).config.quiet);
+}
+
+TEST_CASE("on the line, one length of the run replaces the other of the file") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  const RunConfig config = parse_command_line({"train", file, "--epochs", "2"}).config;
+  CHECK(config.steps == 0);
+  CHECK(config.epochs == 2);
+  CHECK(refusal({"train", file, "--epochs", "2", "--steps", "3"}) ==
+        "config: steps = 3 and epochs = 2 are both given: give one of them");
+}
+
+TEST_CASE("a list flag is repeated") {
+  CHECK(parse_command_line({"train", "--train-data", "a", "--train-data", "b"}).config.train_data ==
+        std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("text reaches the config as it is typed") {
+  const CommandLine line = parse_command_line({"generate", "{}", "--prompt", "[a,b] 'c' \"d\" --e"});
+  CHECK(line.config.model == "{}");
+  CHECK(line.config.prompt == "[a,b] 'c' \"d\" --e");
+  CHECK(parse_command_line({"generate", "m", "--prompt", "--x"}).config.prompt == "--x");
+  CHECK(parse_command_line({"train", "--train-data", "{}", "--train-data", "[a,b]"}).config.train_data ==
+        std::vector<std::string>{"{}", "[a,b]"});
+}
+
+TEST_CASE("generate takes its model as an argument or a flag") {
+  CHECK(parse_command_line({"generate", "out/tiny", "--temperature", "0"}).config.model == "out/tiny");
+  CHECK(parse_command_line({"generate", "--model", "out/tiny"}).config.model == "out/tiny");
+  CHECK(refusal({"generate", "a", "--model", "b"}) == "config: ferry generate: two models, 'a' and --model: give one");
+}
+
+TEST_CASE("generate reads a training config too") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  CHECK(parse_command_line({"generate", "out/tiny", "--config", file}).config.model == "out/tiny");
+}
+
+TEST_CASE("bench takes a target") {
+  const CommandLine line = parse_command_line({"bench", "ops", "--threads", "3", "--dtype", "f32"});
+  CHECK(line.command == Command::kBench);
+  CHECK(line.bench_target == "ops");
+  CHECK(line.config.threads == 3);
+  CHECK(line.config.dtype == DType::kF32);
+}
+
+TEST_CASE("a missing bench target lists the targets") {
+  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops)");
+}
+
+TEST_CASE("an unknown bench target is refused with the nearest one") {
+  CHECK(refusal({"bench", "op"}) == "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops)");
+}
+
+TEST_CASE("help and version are texts") {
+  for (const Args& args : {Args{}, Args{"--help"}, Args{"-h"}, Args{"--help-all"}}) {
+    CHECK(has(parse_command_line(args).text, "Usage: ferry COMMAND"));
+  }
+  CHECK(parse_command_line({"--version"}).text.rfind("ferry ", 0) == 0);
+  CHECK(has(parse_command_line({"train", "--help"}).text, "--batch-size"));
+  CHECK_FALSE(has(parse_command_line({"train", "-h"}).text, "--weight-slots"));
+  CHECK(has(parse_command_line({"train", "--help-all"}).text, "--weight-slots"));
+}
+
+TEST_CASE("help is given even when the rest of the line is wrong") {
+  CHECK(has(parse_command_line({"train", "--lrr", "3", "--help"}).text, "Usage: ferry train"));
+}
+
+TEST_CASE("an unknown command is refused with the nearest one") {
+  CHECK(refusal({"trian"}) ==
+        "config: unknown command 'trian': did you mean 'train'? (commands: train, generate, bench)");
+}
+
+TEST_CASE("an unknown flag is refused with the nearest one") {
+  CHECK(refusal({"train", "--learnrate", "3"}) ==
+        "config: ferry train: unknown flag '--learnrate' (`ferry train --help-all` lists all)");
+  CHECK(refusal({"train", "--batchsize=3"}) ==
+        "config: ferry train: unknown flag '--batchsize': did you mean '--batch-size'? (`ferry train --help-all` lists "
+        "all)");
+  CHECK(refusal({"train", "-x"}) == "config: ferry train: unknown flag '-x' (`ferry train --help-all` lists all)");
+}
+
+TEST_CASE("a flag of another command is unknown") {
+  CHECK(has(refusal({"bench", "ops", "--steps", "3"}), "unknown flag '--steps'"));
+  CHECK(has(refusal({"bench", "ops", "--config", "a"}), "unknown flag '--config'"));
+}
+
+TEST_CASE("a bad value names its flag and what is allowed") {
+  CHECK(refusal({"train", "--lr", "fast"}) == "config: --lr = \"fast\": expected a number > 0 and <= 10");
+  CHECK(refusal({"train", "--lr", "nan"}) == "config: --lr = nan: expected a number > 0 and <= 10");
+  CHECK(refusal({"train", "--seed", "-1"}) == "config: --seed = -1: expected an integer >= 0");
+  CHECK(refusal({"train", "--quiet=maybe"}) == "config: --quiet = \"maybe\": expected true or false");
+}
+
+TEST_CASE("a flag without its value is refused") {
+  CHECK(refusal({"train", "--lr"}) == "config: ferry train: --lr needs a value");
+  CHECK(refusal({"train", "--output", "--quiet"}) ==
+        "config: --output = \"--quiet\": expected a path (UTF-8, not starting with -)");
+}
+
+TEST_CASE("a flag given twice is refused") {
+  CHECK(refusal({"train", "--lr", "1", "--lr", "2"}) == "config: --lr is given 2 times: give it once");
+  CHECK(refusal({"train", "--quiet", "--no-quiet"}) == "config: --quiet is given 2 times: give it once");
+}
+
+TEST_CASE("two config files are refused") {
+  CHECK(refusal({"train", "a", "--config", "b"}) == "config: ferry train: two config files, 'b' and 'a': give one");
+}
+
+TEST_CASE("an argument too many is refused") {
+  CHECK(refusal({"train", "a", "b"}) == "config: ferry train: 'b' is one argument too many, expected one CONFIG");
+}
+
+TEST_CASE("a missing config file is named") { CHECK(refusal({"train", "no.toml"}) == "io: no.toml: no such file"); }
+
+TEST_CASE("what flags and file make together is checked") {
+  CHECK(has(refusal({"train", "--seq-len", "100000", "--batch-size", "1000000"}), "lower one of them"));
+}
+
+}  // namespace
+}  // namespace ferry
