@@ -189,7 +189,9 @@ void run_op(const Context& context, const RmsNormForward& op) {
 
 /// Rows whose d_weight is summed into one partial row.
 std::int64_t partial_rows(const RmsNormBackward& op) {
-  return std::max(ceil_div(op.x.shape[0], kMaxPartials), ceil_div(kPieceElems / 2, op.x.shape[1]));
+  const std::int64_t width =
+      std::max<std::int64_t>(1, op.x.shape[1]);  // scratch is asked for before shapes are checked
+  return std::max(ceil_div(op.x.shape[0], kMaxPartials), ceil_div(kPieceElems / 2, width));
 }
 /// (partials, C) f32.
 std::int64_t scratch_elems(const RmsNormBackward& op) {
