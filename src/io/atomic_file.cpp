@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Temporary name, fsync, rename, fsync of the folder: the order that survives a power cut.
+#include "io/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/error.h"
+
+namespace ferry {
+
+AtomicFile::AtomicFile(const std::filesystem::path& destination)
+    : destination_(std::filesystem::absolute(destination)), temporary_(temporary_sibling(destination_)) {
+  FERRY_CHECK(destination_.has_filename(), kIo, "{} names no file", destination.string());
+  file_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  FERRY_CHECK(file_, kIo, "cannot create {}: {}", destination_.string(), system_message());
+}
+
+AtomicFile::~AtomicFile() {
+  if (file_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  FERRY_ASSERT(file_);
+  write_all(file_, bytes, destination_);
+}
+
+void AtomicFile::commit() {
+  FERRY_ASSERT(file_);
+  FERRY_CHECK(::fsync(file_.get()) == 0, kIo, "cannot write {} to the disk: {}", destination_.string(),
+              system_message());
+  FERRY_CHECK(::rename(temporary_.c_str(), destination_.c_str()) == 0, kIo, "cannot create {}: {}",
+              destination_.string(), system_message());
+  file_.reset();
+  sync_to_disk(destination_.parent_path());
+}
+
+void write_file_atomically(const std::filesystem::path& destination, std::string_view content) {
+  AtomicFile file(destination);
+  file.write(std::as_bytes(std::span(content)));
+  file.commit();
+}
+
+}  // namespace ferry

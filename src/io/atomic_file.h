@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that appears under its name only when complete.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "io/posix_file.h"
+
+namespace ferry {
+
+/// Writes a temporary file beside `destination`; commit() makes it durable and renames it into place, replacing a file
+/// of that name. Destroyed before commit(), it leaves the old file untouched. Errors: Error{kIo}.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& destination);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  const std::filesystem::path& destination() const { return destination_; }
+
+  void write(std::span<const std::byte> bytes);
+
+  /// Blocks until the bytes are on the disk. At most once; nothing may be written afterwards.
+  void commit();
+
+ private:
+  std::filesystem::path destination_;
+  std::filesystem::path temporary_;
+  FileDescriptor file_;
+};
+
+void write_file_atomically(const std::filesystem::path& destination, std::string_view content);
+
+}  // namespace ferry
