@@ -15,6 +15,11 @@ namespace {
 
 std::atomic<void (*)()> before_message_hook{nullptr};
 
+spdlog::logger& file_logger() {
+  static spdlog::logger instance("ferry_file");
+  return instance;
+}
+
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
     case Level::kDebug: return spdlog::level::debug;
@@ -44,6 +49,8 @@ void set_file(const std::string& path) {
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
     logger().sinks().push_back(sink);
     logger().flush_on(spdlog::level::info);
+    file_logger().sinks().push_back(sink);
+    file_logger().flush_on(spdlog::level::info);
   } catch (const spdlog::spdlog_ex& failure) {
     detail::throw_error(ErrorKind::kIo, fmt::format("log_file '{}' cannot be opened: {}", path, failure.what()));
   }
@@ -55,6 +62,10 @@ void message(Level level, std::string_view text) {
   if (!logger().should_log(to_spdlog(level))) return;
   if (auto* hook = before_message_hook.load()) hook();
   logger().log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+}
+
+void to_file(std::string_view text) {
+  if (!file_logger().sinks().empty()) file_logger().info("{}", text);
 }
 
 }  // namespace ferry::log

@@ -22,6 +22,9 @@ void set_before_message(void (*hook)());
 
 void message(Level level, std::string_view text);
 
+/// Appends a line to the file of set_file alone: for text that reaches the terminal in another way.
+void to_file(std::string_view text);
+
 template <class... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {
   message(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
