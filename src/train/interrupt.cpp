@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signal handlers: only async-signal-safe calls inside them.
+#include "train/interrupt.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+
+#include "core/error.h"
+
+namespace ferry {
+namespace {
+
+constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
+
+// A handler has no argument of its own, so its state is global.
+std::atomic<int> pending_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> guard_exists{false};
+std::array<struct sigaction, kSignals.size()> previous_actions;
+
+void on_signal(int number) {
+  if (pending_signal.exchange(number) != 0) _exit(128 + number);
+}
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  FERRY_ASSERT(!guard_exists.exchange(true));
+  pending_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous_actions[i]);
+}
+
+InterruptGuard::~InterruptGuard() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous_actions[i], nullptr);
+  pending_signal = 0;
+  guard_exists = false;
+}
+
+int InterruptGuard::signal() { return pending_signal.load(); }
+
+const char* InterruptGuard::name(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
+
+}  // namespace ferry

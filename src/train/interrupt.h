@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C and SIGTERM as a flag that a loop reads between two steps.
+#pragma once
+
+namespace ferry {
+
+/// While it lives, the first SIGINT or SIGTERM only sets a flag; a second one ends the process at once with 128 +
+/// signal. One at a time (asserted). The destructor restores the handlers that were there before.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  /// The signal that arrived, or 0.
+  static int signal();
+  /// "SIGINT", "SIGTERM"
+  static const char* name(int signal);
+};
+
+}  // namespace ferry

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A picture of the loss curve, as SVG text.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ferry {
+
+struct LossPoint {
+  std::int64_t step = 0;
+  double loss = 0;  // nats per token
+};
+
+/// The loss of every step in bounded memory: once kMaxKept points are there, neighbours are averaged in pairs.
+class LossHistory {
+ public:
+  static constexpr std::size_t kMaxKept = std::size_t{1} << 14;
+
+  /// Steps in ascending order.
+  void add(std::int64_t step, double loss);
+  const std::vector<LossPoint>& points() const { return points_; }
+  /// Mean of the last `n_steps` losses added, n_steps <= kTail; fewer when there are fewer. NaN when there are none.
+  double mean_of_last(std::size_t n_steps) const;
+  static constexpr std::size_t kTail = 50;
+
+ private:
+  void halve();
+
+  std::vector<LossPoint> points_;
+  std::size_t group_ = 1;     // losses averaged in one point
+  std::size_t in_group_ = 0;  // losses in the last point
+  std::deque<double> tail_;   // the last kTail losses
+};
+
+struct LossCurve {
+  std::string title;
+  std::vector<LossPoint> train;  // by step
+  std::vector<LossPoint> val;    // by step
+};
+
+/// Distances between axis ticks are 1, 2 or 5 times a power of ten; between 4 and 10 ticks lie in [low, high].
+std::vector<double> axis_ticks(double low, double high);
+
+/// Centred moving average over `window` points, narrower at both ends.
+std::vector<LossPoint> smooth(const std::vector<LossPoint>& points, std::size_t window);
+
+/// Training loss in a light line with a smoothed one above it, validation loss as points; axes, legend, title.
+/// Points that are not finite are left out; an empty curve gives axes alone.
+std::string loss_svg(const LossCurve& curve);
+
+/// Throws Error{kIo}.
+void write_loss_svg(const std::filesystem::path& path, const LossCurve& curve);
+
+}  // namespace ferry

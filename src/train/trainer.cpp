@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop.
+#include "train/trainer.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace ferry {
+namespace {
+
+std::size_t total_bytes(const std::vector<MemoryLine>& lines) {
+  std::size_t total = 0;
+  for (const MemoryLine& line : lines) total += line.size_bytes;
+  return total;
+}
+
+void check_finite(double loss, std::int64_t step, double lr) {
+  FERRY_CHECK(
+      std::isfinite(loss), kDevice,
+      "the loss of step {} is {}: training diverged at lr {:g} and nothing is saved; lower lr, raise warmup_steps, "
+      "or look for damaged values in the data or init_from",
+      step, loss, lr);
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
+    : parts_(parts),
+      options_(options),
+      steps_(options.schedule.steps),
+      device_bytes_(total_bytes(parts.engine.device_memory())),
+      host_bytes_(total_bytes(parts.engine.host_memory())) {
+  FERRY_CHECK(steps_ >= 1, kConfig, "a run of {} steps: expected 1 or more", steps_);
+  FERRY_CHECK(options.log_every >= 1, kConfig, "log_every is {}, expected 1 or more", options.log_every);
+}
+
+TrainResult Trainer::run(const std::function<bool()>& stop) {
+  Batch batch;
+  while (n_launched_ < steps_ && !stop()) {
+    step(batch);
+    if (evaluation_due()) evaluate();
+  }
+  const bool interrupted = n_launched_ < steps_;
+  read_losses(0);
+  parts_.engine.finish();
+  const Throughput::Rate rate = throughput_.total();
+  if (!interrupted && parts_.val_data != nullptr && (!last_eval_ || last_eval_->step != n_launched_)) evaluate();
+  return {.interrupted = interrupted,
+          .steps = n_launched_,
+          .tokens = tokens_,
+          .loss = history_.mean_of_last(LossHistory::kTail),
+          .last_eval = last_eval_,
+          .tokens_per_s = rate.tokens_per_s,
+          .elapsed_s = elapsed_.seconds(),
+          .train_curve = history_.points(),
+          .val_curve = val_curve_};
+}
+
+void Trainer::step(Batch& batch) {
+  parts_.train_data.next(batch);
+  const double lr = learning_rate(options_.schedule, n_launched_);
+  const std::int64_t number = parts_.engine.train_step(batch, lr);
+  batch_size_ = batch.batch_size;
+  unread_.push_back({.number = number, .lr = lr, .n_tokens = batch.n_valid_targets});
+  ++n_launched_;
+  if (n_launched_ > 1) return read_losses(1);
+  read_losses(0);
+  parts_.engine.finish();
+  throughput_.start();
+}
+
+void Trainer::read_losses(std::size_t n_unread) {
+  for (; unread_.size() > n_unread; unread_.pop_front()) report(unread_.front());
+}
+
+void Trainer::report(const LaunchedStep& launched) {
+  const double loss = parts_.engine.loss(launched.number);
+  ++n_read_;
+  check_finite(loss, n_read_, launched.lr);
+  tokens_ += launched.n_tokens;
+  throughput_.count_step(launched.n_tokens);
+  history_.add(n_read_, loss);
+  parts_.progress.update(progress_state(loss, launched.lr));
+  if (n_read_ == 1 || n_read_ % options_.log_every == 0 || n_read_ == steps_) log_step(launched, loss);
+}
+
+void Trainer::log_step(const LaunchedStep& launched, double loss) {
+  const Throughput::Rate rate = throughput_.lap();
+  ProgressState state = progress_state(loss, launched.lr);
+  state.tokens_per_s = rate.tokens_per_s;
+  parts_.progress.log(state);
+  if (parts_.metrics == nullptr) return;
+  const double n_sequences = static_cast<double>(parts_.train_data.sequences().n_sequences());
+  const double n_seen = static_cast<double>(n_read_) * static_cast<double>(batch_size_);
+  parts_.metrics->write(TrainMetrics{.step = n_read_,
+                                     .epoch = n_seen / n_sequences,
+                                     .loss = loss,
+                                     .lr = launched.lr,
+                                     .tokens = tokens_,
+                                     .tokens_per_s = rate.tokens_per_s,
+                                     .step_ms = rate.step_ms,
+                                     .stats = parts_.engine.stats(launched.number),
+                                     .device_bytes = device_bytes_,
+                                     .host_bytes = host_bytes_,
+                                     .elapsed_s = elapsed_.seconds()});
+}
+
+bool Trainer::evaluation_due() const {
+  return options_.eval_every > 0 && parts_.val_data != nullptr && n_launched_ % options_.eval_every == 0;
+}
+
+void Trainer::evaluate() {
+  read_losses(0);
+  parts_.engine.finish();
+  throughput_.pause();
+  parts_.val_data->rewind();
+  Batch batch;
+  double loss_sum = 0;
+  std::int64_t n_tokens = 0;
+  while ((options_.eval_tokens == 0 || n_tokens < options_.eval_tokens) && parts_.val_data->next(batch)) {
+    if (batch.n_valid_targets == 0) continue;
+    loss_sum += parts_.engine.evaluate(batch);
+    n_tokens += batch.n_valid_targets;
+  }
+  FERRY_CHECK(n_tokens > 0, kConfig, "val_data holds no valid target: its mask leaves nothing to evaluate");
+  const double val_loss = loss_sum / static_cast<double>(n_tokens);
+  last_eval_ = EvalMetrics{.step = n_launched_,
+                           .val_loss = val_loss,
+                           .val_tokens = n_tokens,
+                           .byte_vocabulary = options_.byte_vocabulary,
+                           .elapsed_s = elapsed_.seconds()};
+  val_curve_.push_back({n_launched_, val_loss});
+  if (parts_.metrics != nullptr) parts_.metrics->write(*last_eval_);
+  parts_.progress.print(describe(*last_eval_));
+  throughput_.resume();
+}
+
+ProgressState Trainer::progress_state(double loss, double lr) const {
+  const Throughput::Rate rate = throughput_.total();
+  ProgressState state{.step = n_read_,
+                      .steps = steps_,
+                      .loss = loss,
+                      .lr = lr,
+                      .tokens_per_s = rate.tokens_per_s,
+                      .device_bytes = device_bytes_,
+                      .host_bytes = host_bytes_,
+                      .eta_s = std::nullopt};
+  if (rate.step_ms) state.eta_s = *rate.step_ms / 1000 * static_cast<double>(steps_ - n_read_);
+  return state;
+}
+
+}  // namespace ferry

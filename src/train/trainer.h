@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop: batches in, learning rate, logging, evaluation, a clean stop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "data/batch_loader.h"
+#include "offload/engine.h"
+#include "optim/schedule.h"
+#include "train/loss_plot.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/stopwatch.h"
+
+namespace ferry {
+
+struct TrainerOptions {
+  ScheduleOptions schedule;  // its `steps` is the length of the run, >= 1
+  std::int64_t log_every = 10;
+  std::int64_t eval_every = 0;   // 0 = only at the end
+  std::int64_t eval_tokens = 0;  // 0 = all of the validation data
+  bool byte_vocabulary = false;
+};
+
+/// Where the loop reads from and reports to; all outlive the Trainer.
+struct TrainerParts {
+  Engine& engine;
+  BatchLoader& train_data;
+  EvaluationBatches* val_data = nullptr;  // may be absent
+  Progress& progress;
+  MetricsFile* metrics = nullptr;  // may be absent
+};
+
+struct TrainResult {
+  bool interrupted = false;
+  std::int64_t steps = 0;   // taken
+  std::int64_t tokens = 0;  // valid targets trained
+  double loss = 0;          // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
+  std::optional<EvalMetrics> last_eval;
+  std::optional<double> tokens_per_s;  // without the first step and evaluations
+  double elapsed_s = 0;
+  std::vector<LossPoint> train_curve;
+  std::vector<LossPoint> val_curve;
+};
+
+/// The loss of a step is read when the next one is launched, so that logging never stalls the device.
+class Trainer {
+ public:
+  Trainer(const TrainerParts& parts, const TrainerOptions& options);
+
+  /// Trains to the end or until `stop` (asked before each step) says true; then all updates are done. A run that
+  /// reaches its end is evaluated. Throws Error{kDevice} for a loss that is not finite, and what the parts throw.
+  TrainResult run(const std::function<bool()>& stop);
+
+ private:
+  struct LaunchedStep {
+    std::int64_t number = 0;  // as the engine counts
+    double lr = 0;
+    std::int64_t n_tokens = 0;
+  };
+
+  void step(Batch& batch);
+  /// Reads losses until at most `n_unread` launched steps are left unread.
+  void read_losses(std::size_t n_unread);
+  void report(const LaunchedStep& launched);
+  void log_step(const LaunchedStep& launched, double loss);
+  void evaluate();
+  ProgressState progress_state(double loss, double lr) const;
+  bool evaluation_due() const;
+
+  TrainerParts parts_;
+  TrainerOptions options_;
+  std::int64_t steps_;            // length of the run
+  std::size_t device_bytes_ = 0;  // planned, constant
+  std::size_t host_bytes_ = 0;
+
+  std::int64_t batch_size_ = 0;
+  std::deque<LaunchedStep> unread_;
+  std::int64_t n_launched_ = 0;
+  std::int64_t n_read_ = 0;
+  Throughput throughput_;
+  Stopwatch elapsed_;
+  LossHistory history_;
+  std::int64_t tokens_ = 0;
+  std::optional<EvalMetrics> last_eval_;
+  std::vector<LossPoint> val_curve_;
+};
+
+}  // namespace ferry

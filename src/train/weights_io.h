@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights between an engine and a Hugging Face folder, streamed in pieces: no second copy of the model in memory.
+#pragma once
+
+#include <filesystem>
+
+#include "config/model_config.h"
+#include "io/model_folder.h"
+#include "model/parameter_table.h"
+#include "offload/engine.h"
+
+namespace ferry {
+
+/// Throws Error{kConfig} naming the first field in which the folder's model computes something else than `wanted`.
+/// `origin` (the folder) begins the message.
+void check_same_model(const std::string& origin, const ModelConfig& wanted, const ModelConfig& found);
+
+/// Every parameter there once with its shape, and no tensor more; lm_head.weight of a tied model must be absent or
+/// equal to the embedding. Throws Error{kIo} naming the tensor.
+void check_tensors(const std::string& origin, const ParameterTable& table, const ModelFolder& folder);
+
+/// Fills all of the engine's weights from `folder` after both checks; nothing is set when one fails.
+/// Throws Error{kConfig | kIo | kDType}; Error{kIo} for a weight that is not finite.
+void load_weights(const std::filesystem::path& folder, const ModelConfig& config, Engine& engine);
+
+/// Writes config.json and model.safetensors in the engine's dtype; transformers loads the folder. It replaces an old
+/// folder only when complete. Blocks until it is on the disk. Throws Error{kIo}.
+void save_model(const std::filesystem::path& folder, const ModelConfig& config, DType dtype, Engine& engine);
+
+}  // namespace ferry
