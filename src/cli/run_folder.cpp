@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may be overwritten: an empty folder, or what a run left that ended before it saved weights.
+#include "cli/run_folder.h"
+
+#include <array>
+#include <string_view>
+#include <system_error>
+
+#include "core/error.h"
+#include "io/atomic_file.h"
+#include "io/printable.h"
+
+namespace ferry {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_own_file(const std::string& name) {
+  constexpr std::array<std::string_view, 4> kNames{"config.toml", "metrics.jsonl", "loss.svg", "model"};
+  for (const std::string_view own : kNames) {
+    if (name == own || name.starts_with(fmt::format(".{}.", own))) return true;  // or its temporary
+  }
+  return false;
+}
+
+bool same_path(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error) && !error;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path folder, const fs::path& log_file) : folder_(std::move(folder)) {
+  FERRY_CHECK(!folder_.empty(), kConfig, "no output folder: set output, or give --output");
+  std::error_code error;
+  if (!fs::exists(folder_, error)) return;
+  const std::string shown = printable_name(folder_.string());
+  FERRY_CHECK(fs::is_directory(folder_, error), kIo, "output '{}' is a file: give a folder", shown);
+  FERRY_CHECK(
+      !fs::exists(model(), error), kIo,
+      "output '{}' holds the weights of an earlier run: give this run another folder with --output, or remove that "
+      "one",
+      shown);
+  fs::directory_iterator entries(folder_, error);
+  FERRY_CHECK(!error, kIo, "output '{}' cannot be read: {}", shown, error.message());
+  for (const fs::directory_entry& entry : entries) {
+    const bool expected = is_own_file(entry.path().filename().string()) || same_path(entry.path(), log_file);
+    FERRY_CHECK(expected, kIo,
+                "output '{}' holds a file that is not of a ferry run, '{}': give a new or an empty folder", shown,
+                printable_name(entry.path().filename().string()));
+  }
+}
+
+void RunFolder::create(const std::string& config_toml) const {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  FERRY_CHECK(!error, kIo, "output folder '{}' cannot be created: {}", printable_name(folder_.string()),
+              error.message());
+  write_file_atomically(config(), config_toml);
+}
+
+fs::path find_model_folder(const fs::path& path) {
+  std::error_code error;
+  for (const fs::path& folder : {path, path / "model"}) {
+    if (fs::exists(folder / "config.json", error)) return folder;
+  }
+  detail::throw_error(
+      ErrorKind::kIo,
+      fmt::format("'{}' holds no model: expected a folder with config.json and model.safetensors, or the "
+                  "output folder of a training run",
+                  printable_name(path.string())));
+}
+
+}  // namespace ferry

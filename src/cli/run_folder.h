@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder that a training run writes: config.toml, metrics.jsonl, loss.svg and model/.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace ferry {
+
+class RunFolder {
+ public:
+  /// Changes nothing on the disk. `log_file` may lie in the folder. Throws Error{kIo} when `folder` is a file, holds
+  /// the weights of an earlier run, or files that are not a run's: nothing of value is ever overwritten.
+  RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file);
+
+  /// Creates the folder and writes config.toml. Throws Error{kIo}.
+  void create(const std::string& config_toml) const;
+
+  const std::filesystem::path& path() const { return folder_; }
+  std::filesystem::path config() const { return folder_ / "config.toml"; }
+  std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
+  std::filesystem::path plot() const { return folder_ / "loss.svg"; }
+  std::filesystem::path model() const { return folder_ / "model"; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// `path` itself, or path/model where `path` is a run's folder. Throws Error{kIo} when neither holds a config.json.
+std::filesystem::path find_model_folder(const std::filesystem::path& path);
+
+}  // namespace ferry

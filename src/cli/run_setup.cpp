@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain translation between option values and the parts' own options.
+#include "cli/run_setup.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "config/presets.h"
+#include "core/error.h"
+#include "io/printable.h"
+#include "train/sampler.h"
+
+namespace ferry {
+namespace {
+
+Schedule schedule_of(RunConfig::Schedule schedule) {
+  switch (schedule) {
+    case RunConfig::Schedule::kConstant: return Schedule::kConstant;
+    case RunConfig::Schedule::kLinear: return Schedule::kLinear;
+    case RunConfig::Schedule::kCosine: return Schedule::kCosine;
+    case RunConfig::Schedule::kWsd: return Schedule::kWsd;
+  }
+  return Schedule::kConstant;
+}
+
+TokenFormat format_of(RunConfig::DataFormat format) {
+  switch (format) {
+    case RunConfig::DataFormat::kAuto: return TokenFormat::kAuto;
+    case RunConfig::DataFormat::kShard: return TokenFormat::kShard;
+    case RunConfig::DataFormat::kU16: return TokenFormat::kRawU16;
+    case RunConfig::DataFormat::kU32: return TokenFormat::kRawU32;
+    case RunConfig::DataFormat::kBytes: return TokenFormat::kBytes;
+  }
+  return TokenFormat::kAuto;
+}
+
+bool is_built_in(const CommandLine& line) { return line.config_source.starts_with("built-in"); }
+
+std::int64_t steps_of(const RunConfig& config, std::int64_t n_sequences) {
+  if (config.steps > 0) return config.steps;
+  FERRY_CHECK(n_sequences <= INT64_MAX / config.epochs - config.batch_size, kConfig,
+              "epochs = {} of {} sequences is more than can be counted: lower it", config.epochs, n_sequences);
+  return (config.epochs * n_sequences + config.batch_size - 1) / config.batch_size;
+}
+
+}  // namespace
+
+ModelConfig model_of(const RunConfig& config) {
+  ModelConfig model = config.model.empty() ? load_model_config(config.init_from) : resolve_model(config.model);
+  FERRY_CHECK(config.seq_len <= model.max_position_embeddings, kConfig,
+              "seq_len = {} is longer than the model allows: its max_position_embeddings is {}", config.seq_len,
+              model.max_position_embeddings);
+  return model;
+}
+
+std::vector<TokenSource> token_sources(const CommandLine& line, const std::vector<std::string>& paths) {
+  std::vector<TokenSource> sources;
+  for (const std::string& path : paths) {
+    sources.push_back({path, format_of(line.config.data_format)});
+    std::error_code error;
+    if (std::filesystem::exists(sources.back().path, error)) continue;
+    const std::string shown = printable_name(sources.back().path.string());
+    const std::string here = printable_name(std::filesystem::current_path(error).string());
+    FERRY_CHECK(
+        !is_built_in(line), kIo,
+        "the built-in config trains on '{}', which is not in '{}': run ferry in the folder of its source code, or "
+        "give texts of your own with --train-data and --val-data",
+        shown, here);
+    FERRY_CHECK(false, kIo, "data file '{}' does not exist (looked in '{}')", shown, here);
+  }
+  return sources;
+}
+
+SequenceOrder order_of(const RunConfig& config) {
+  return config.order == RunConfig::Order::kShuffled ? SequenceOrder::kShuffled : SequenceOrder::kSequential;
+}
+
+EngineOptions engine_options(const RunConfig& config) {
+  EngineOptions options;
+  options.dtype = config.dtype;
+  options.batch_size = config.batch_size;
+  options.seq_len = config.seq_len;
+  options.adamw = {
+      .beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay};
+  options.decay_embeddings = config.decay_embeddings;
+  options.optimizer_state =
+      config.optimizer_state == RunConfig::OptimizerState::kBf16 ? OptimizerState::kBf16 : OptimizerState::kF32;
+  options.offload = config.offload == RunConfig::Offload::kNone ? Offload::kNone : Offload::kAll;
+  options.recompute = config.recompute == RunConfig::Recompute::kNone ? Recompute::kNone : Recompute::kLean;
+  options.weight_slots = static_cast<int>(config.weight_slots);
+  options.grad_slots = static_cast<int>(config.grad_slots);
+  options.vocab_chunk = config.vocab_chunk;
+  options.threads = static_cast<int>(config.threads);
+  return options;
+}
+
+TrainerOptions trainer_options(const RunConfig& config, const ModelConfig& model, std::int64_t n_sequences) {
+  TrainerOptions options;
+  options.schedule = {.schedule = schedule_of(config.schedule),
+                      .lr = config.lr,
+                      .steps = steps_of(config, n_sequences),
+                      .warmup_steps = config.warmup_steps,
+                      .decay_steps = config.decay_steps,
+                      .min_lr_ratio = config.min_lr_ratio};
+  learning_rate(options.schedule, 0);  // throws now what would be wrong at the first step
+  options.log_every = config.log_every;
+  options.eval_every = config.eval_every;
+  options.eval_tokens = config.eval_tokens;
+  options.byte_vocabulary = has_byte_vocabulary(model);
+  return options;
+}
+
+}  // namespace ferry

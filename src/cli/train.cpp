@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ferry train`: checks everything first, then allocates, trains, saves, and shows what was learnt.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "backend/backend.h"
+#include "cli/commands.h"
+#include "cli/run_folder.h"
+#include "cli/run_setup.h"
+#include "cli/train_report.h"
+#include "config/config_file.h"
+#include "core/log.h"
+#include "io/printable.h"
+#include "train/interrupt.h"
+#include "train/loss_plot.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/sampler.h"
+#include "train/trainer.h"
+#include "train/weights_io.h"
+
+namespace ferry {
+namespace {
+
+void print_all(Progress& progress, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) progress.print(line);
+}
+
+/// One training run, from open files to saved weights.
+class TrainRun {
+ public:
+  explicit TrainRun(const CommandLine& line)
+      : line_(line),
+        config_(line.config),
+        progress_(stdout, Progress::mode_for(stdout, line.config.quiet)),
+        folder_(config_.output, config_.log_file),
+        model_(model_of(config_)),
+        train_sources_(token_sources(line, config_.train_data)),
+        train_data_(SequenceSet(train_sources_, config_.seq_len, model_.vocab_size),
+                    {.batch_size = config_.batch_size,
+                     .order = order_of(config_),
+                     .seed = static_cast<std::uint64_t>(config_.data_seed)}),
+        options_(trainer_options(config_, model_, train_data_.sequences().n_sequences())) {
+    if (config_.val_data.empty()) return;
+    val_data_.emplace(SequenceSet(token_sources(line, config_.val_data), config_.seq_len, model_.vocab_size),
+                      config_.batch_size);
+  }
+
+  int run() {
+    backend_ = create_backend(config_.backend, {.threads = static_cast<int>(config_.threads)});
+    engine_ = std::make_unique<Engine>(*backend_, model_, engine_options(config_));
+    if (config_.init_from.empty()) {
+      engine_->initialize(static_cast<std::uint64_t>(config_.seed));
+    } else {
+      load_weights(config_.init_from, model_, *engine_);
+    }
+    print_start();
+    folder_.create(to_toml(config_));
+    const InterruptGuard guard;
+    MetricsFile metrics(folder_.metrics());
+    metrics.write(run_metrics());
+    const TrainResult result = train(metrics);
+    return finish(result, metrics);
+  }
+
+ private:
+  void print_start() {
+    progress_.print("ferry " FERRY_VERSION);
+    print_all(progress_, describe_start({.line = line_,
+                                         .model = model_,
+                                         .engine = *engine_,
+                                         .backend = backend_->capabilities(),
+                                         .train_data = train_data_.sequences(),
+                                         .val_data = val_data_ ? &val_data_->sequences() : nullptr,
+                                         .steps = options_.schedule.steps}));
+    progress_.print("");
+  }
+
+  RunMetrics run_metrics() const {
+    return {.ferry_version = FERRY_VERSION,
+            .backend = backend_->capabilities().description,
+            .dtype = to_string(config_.dtype),
+            .parameters = engine_->parameters().n_parameters(),
+            .steps = options_.schedule.steps,
+            .batch_size = config_.batch_size,
+            .seq_len = config_.seq_len,
+            .train_tokens = train_data_.sequences().n_tokens(),
+            .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0};
+  }
+
+  TrainResult train(MetricsFile& metrics) {
+    Trainer trainer({.engine = *engine_,
+                     .train_data = train_data_,
+                     .val_data = val_data_ ? &*val_data_ : nullptr,
+                     .progress = progress_,
+                     .metrics = &metrics},
+                    options_);
+    try {
+      return trainer.run([] { return InterruptGuard::signal() != 0; });
+    } catch (...) {
+      metrics.write(EndMetrics{
+          .status = "failed", .step = 0, .tokens = 0, .loss = {}, .val_loss = {}, .tokens_per_s = {}, .elapsed_s = 0});
+      throw;
+    }
+  }
+
+  int finish(const TrainResult& result, MetricsFile& metrics) {
+    const int signal = InterruptGuard::signal();
+    progress_.clear();
+    if (signal != 0) {
+      log::warn("{}: stopped after step {}, saving the weights; press Ctrl-C again to quit at once",
+                InterruptGuard::name(signal), result.steps);
+    }
+    save_model(folder_.model(), model_, config_.dtype, *engine_);
+    write_loss_svg(folder_.plot(), {.title = fmt::format("{} on {}", config_.output, config_.train_data.front()),
+                                    .train = result.train_curve,
+                                    .val = result.val_curve});
+    metrics.write(end_metrics(result));
+    progress_.print("");
+    print_all(progress_, describe_end(result, folder_, has_byte_vocabulary(model_)));
+    if (result.interrupted) return 128 + signal;
+    if (config_.sample_tokens > 0 && has_byte_vocabulary(model_)) print_sample();
+    return 0;
+  }
+
+  static EndMetrics end_metrics(const TrainResult& result) {
+    EndMetrics end{.status = result.interrupted ? "interrupted" : "finished",
+                   .step = result.steps,
+                   .tokens = result.tokens,
+                   .loss = {},
+                   .val_loss = {},
+                   .tokens_per_s = result.tokens_per_s,
+                   .elapsed_s = result.elapsed_s};
+    if (std::isfinite(result.loss)) end.loss = result.loss;
+    if (result.last_eval) end.val_loss = result.last_eval->val_loss;
+    return end;
+  }
+
+  void print_sample() {
+    std::string sample;
+    generate_bytes([this](std::span<const std::int32_t> ids) { return engine_->next_logits(ids); },
+                   {.prompt = config_.sample_prompt,
+                    .n_tokens = config_.sample_tokens,
+                    .context = config_.seq_len,
+                    .temperature = config_.temperature,
+                    .seed = static_cast<std::uint64_t>(config_.seed)},
+                   [&](char byte) {
+                     sample.push_back(byte);
+                     return InterruptGuard::signal() == 0;
+                   });
+    const WordShare share = share_of_known_words(sample, words_of(train_sources_));
+    progress_.print(fmt::format("\nsample at temperature {:g}:\n{}\n", config_.temperature, printable_text(sample)));
+    progress_.print(fmt::format("sample: {} of {} words occur in the text", share.n_known, share.n_words));
+  }
+
+  const CommandLine& line_;
+  const RunConfig& config_;
+  Progress progress_;
+  RunFolder folder_;
+  ModelConfig model_;
+  std::vector<TokenSource> train_sources_;
+  BatchLoader train_data_;
+  TrainerOptions options_;
+  std::optional<EvaluationBatches> val_data_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Engine> engine_;  // after the backend, so that it goes first
+};
+
+}  // namespace
+
+int run_train(const CommandLine& line) {
+  if (line.config.quiet) log::set_level(log::Level::kWarn);
+  if (!line.config.log_file.empty()) log::set_file(line.config.log_file);
+  return TrainRun(line).run();
+}
+
+}  // namespace ferry

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program: picks the command; the only place that catches everything and exits.
+#include <fmt/core.h>
+
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace {
+
+int run(const std::vector<std::string>& args) {
+  const ferry::CommandLine line = ferry::parse_command_line(args);
+  if (!line.text.empty()) {
+    fmt::print("{}", line.text);
+    return 0;
+  }
+  switch (line.command) {
+    case ferry::Command::kTrain: return ferry::run_train(line);
+    case ferry::Command::kGenerate: return ferry::run_generate(line);
+    case ferry::Command::kBench: return ferry::run_bench(line);
+  }
+  return ferry::kExitInternal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const ferry::Error& error) {
+    ferry::log::error("{}", error.what());
+    return ferry::exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    ferry::log::error("out of host memory: lower batch_size or seq_len, or use a smaller model");
+    return ferry::exit_code(ferry::ErrorKind::kMemory);
+  } catch (const std::exception& error) {
+    ferry::log::error("internal error, please report it: {}", error.what());
+    return ferry::kExitInternal;
+  }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ferry program end to end: a tiny training run, its files, Ctrl-C, and what it says when something is wrong.
+#include <signal.h>
+
+#include <string>
+
+#include "catch.h"
+#include "cli/run_ferry.h"
+
+using namespace ferry::test;
+
+namespace {
+
+constexpr const char* kModel = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+  "vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": true, "initializer_range": 0.02, "torch_dtype": "float32"})";
+
+constexpr const char* kConfig = R"([model]
+model = "model.json"
+dtype = "f32"
+[data]
+train_data = ["train.txt"]
+val_data = ["val.txt"]
+seq_len = 16
+batch_size = 4
+[optimizer]
+lr = 1e-2
+[run]
+steps = 60
+output = "out"
+backend = "cpu"
+threads = 1
+sample_tokens = 40
+)";
+
+/// A folder with a model, a config and data.
+struct Workplace : ferry::TempFolder {
+  Workplace() {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += i % 3 == 0 ? "the cat sat on the mat. " : "the dog ran to the sea. ";
+    write("train.txt", text);
+    write("val.txt", text.substr(0, 500));
+    write("model.json", kModel);
+    write("tiny.toml", kConfig);
+  }
+
+  bool has(const std::string& name) const { return std::filesystem::exists(path() / name); }
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// The run must fail with `code`, one "error: " line on stderr that contains `message`, and write no output.
+void check_refused(const Workplace& place, const std::vector<std::string>& args, int code, const std::string& message) {
+  const Outcome outcome = run_ferry(place, args);
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == code);
+  CHECK(outcome.err.starts_with("error: "));
+  CHECK(contains(outcome.err, message));
+  CHECK(outcome.out.empty());
+}
+
+double number_after(const std::string& text, const std::string& label) {
+  return std::stod(text.substr(text.find(label) + label.size()));
+}
+
+}  // namespace
+
+TEST_CASE("train learns, reports and leaves weights, metrics, curve and config") {
+  const Workplace place;
+  const Outcome outcome = run_ferry(place, {"train", "tiny.toml"});
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(outcome.err.empty());
+  for (const char* file : {"out/config.toml", "out/metrics.jsonl", "out/loss.svg", "out/model/config.json",
+                           "out/model/model.safetensors"}) {
+    CHECK(place.has(file));
+  }
+  CHECK(number_after(outcome.out, "step 60/60  loss ") < number_after(outcome.out, "step  1/60  loss ") - 2);
+  for (const char* part : {"parameters in f32", "train.txt: 4,800 tokens", "cpu", "weights", "in all",
+                           "60 steps of 4 x 16", "validation loss", "bits per byte", "tokens/s", "sample: "}) {
+    INFO(part);
+    CHECK(contains(outcome.out, part));
+  }
+  CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"finished\""));
+}
+
+TEST_CASE("the saved config and weights start another run") {
+  const Workplace place;
+  REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);
+  const Outcome again =
+      run_ferry(place, {"train", "out/config.toml", "--init-from", "out/model", "--output", "more", "--steps", "3"});
+  INFO(again.err);
+  REQUIRE(again.exit_code == 0);
+  CHECK(number_after(again.out, "step 1/3  loss ") < 3);
+}
+
+TEST_CASE("generate continues a text from a run's folder or its model folder") {
+  const Workplace place;
+  REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);
+  const std::vector<std::string> flags = {"--prompt",      "the cat", "--max-tokens", "20",
+                                          "--temperature", "0",       "--dtype",      "f32"};
+  std::vector<std::string> args = {"generate", "out"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  const Outcome outcome = run_ferry(place, args);
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.out.starts_with("the cat"));
+  CHECK(outcome.out.size() == 7 + 20 + 1);
+  CHECK(outcome.err.empty());
+  args[1] = "out/model";
+  CHECK(run_ferry(place, args).out == outcome.out);
+}
+
+TEST_CASE("Ctrl-C and SIGTERM end the step, save the weights and exit with 128 + signal") {
+  const int number = GENERATE(SIGINT, SIGTERM);
+  const Workplace place;
+  FerryProcess process(place, {"train", "tiny.toml", "--steps", "100000000"});
+  REQUIRE(process.wait_for("step        10/"));
+  process.send(number);
+  const Outcome outcome = process.wait();
+  CHECK(outcome.exit_code == 128 + number);
+  CHECK(contains(outcome.err, number == SIGINT ? "SIGINT: stopped after step" : "SIGTERM: stopped after step"));
+  CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"interrupted\""));
+  CHECK(run_ferry(place, {"generate", "out", "--max-tokens", "5"}).exit_code == 0);
+}
+
+TEST_CASE("quiet prints nothing, log_file gets what was said") {
+  const Workplace place;
+  const Outcome outcome =
+      run_ferry(place, {"train", "tiny.toml", "--quiet", "--log-file", "out/run.log", "--steps", "2"});
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.empty());
+  CHECK(contains(read_file(place.path() / "out/run.log"), "step 2/2  loss "));
+}
+
+TEST_CASE("a run that diverges says so, fails and saves nothing") {
+  const Workplace place;
+  REQUIRE(run_ferry(place, {"train", "tiny.toml", "--steps", "1", "--output", "first"}).exit_code == 0);
+  std::string weights = read_file(place.path() / "first/model/model.safetensors");
+  weights.replace(weights.size() - 64, 64, std::string(64, '\x7f'));  // the final norm: finite, but far too large
+  place.write("first/model/model.safetensors", weights);
+  const Outcome outcome = run_ferry(place, {"train", "tiny.toml", "--init-from", "first/model"});
+  CHECK(outcome.exit_code == 5);
+  CHECK(contains(outcome.err, "error: the loss of step 1 is "));
+  CHECK_FALSE(place.has("out/model"));
+  CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"failed\""));
+}
+
+TEST_CASE("an output folder with weights or with foreign files is refused, an unfinished run's is reused") {
+  const Workplace place;
+  std::filesystem::create_directories(place.path() / "out");
+  place.write("out/metrics.jsonl", "");
+  place.write("out/config.toml", "");
+  REQUIRE(run_ferry(place, {"train", "tiny.toml", "--steps", "1"}).exit_code == 0);
+  check_refused(place, {"train", "tiny.toml"}, 3, "output 'out' holds the weights of an earlier run");
+  check_refused(place, {"train", "tiny.toml", "--output", "."}, 3, "holds a file that is not of a ferry run");
+  check_refused(place, {"train", "tiny.toml", "--output", "train.txt"}, 3,
+                "output 'train.txt' is a file: give a folder");
+}
+
+TEST_CASE("missing data say where they were looked for") {
+  const Workplace place;
+  check_refused(place, {"train", "tiny.toml", "--train-data", "absent.txt"}, 3,
+                "data file 'absent.txt' does not exist");
+  check_refused(place, {"train"}, 3, "run ferry in the folder of its source code");
+  CHECK_FALSE(place.has("out"));
+}
+
+TEST_CASE("what cannot be trained or generated is refused before anything is written") {
+  const Workplace place;
+  check_refused(place, {"train", "tiny.toml", "--seq-len", "64"}, 2, "its max_position_embeddings is 32");
+  check_refused(place, {"train", "tiny.toml", "--warmup-steps", "100"}, 2, "warmup_steps is 100");
+  check_refused(place, {"train", "tiny.toml", "--init-from", "absent"}, 3, "absent");
+  check_refused(place, {"train", "tiny.toml", "--no-such-flag"}, 2, "--no-such-flag");
+  check_refused(place, {"train", "absent.toml"}, 3, "absent.toml");
+  check_refused(place, {"trian"}, 2, "train");
+  check_refused(place, {"generate"}, 2, "no model to generate from");
+  check_refused(place, {"generate", "absent"}, 3, "'absent' holds no model");
+  check_refused(place, {"bench"}, 2, "no target");
+  CHECK_FALSE(place.has("out"));
+}
+
+TEST_CASE("generate refuses a vocabulary that is not bytes") {
+  const Workplace place;
+  std::string config = kModel;
+  config.replace(config.find("256"), 3, "512");
+  place.write("config.json", config);
+  check_refused(place, {"generate", "."}, 2, "ferry generate needs a tokenizer for a vocabulary of 512");
+}
+
+TEST_CASE("help and version go to stdout") {
+  const Workplace place;
+  CHECK(run_ferry(place, {"--help"}).exit_code == 0);
+  CHECK(contains(run_ferry(place, {"train", "--help"}).out, "--steps"));
+  CHECK(run_ferry(place, {"--version"}).out.starts_with("ferry "));
+}
