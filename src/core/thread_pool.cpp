@@ -21,7 +21,7 @@ struct ThreadPool::Loop {
   int n_inside = 0;           // guarded by the pool's mutex_
   std::mutex failure_mutex;
   std::exception_ptr failure;  // guarded by failure_mutex
-  std::condition_variable_any left;
+  std::condition_variable left;
 };
 
 ThreadPool::ThreadPool(int n_threads) {

@@ -29,15 +29,6 @@ constexpr std::int64_t kSquaresPiece = 65536;
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up_to(std::int64_t n, std::int64_t unit) { return ceil_div(n, unit) * unit; }
 
-const KernelTable& kernels(SimdLevel level) {
-  switch (level) {
-    case SimdLevel::kScalar: return scalar::kKernels;
-    case SimdLevel::kAvx2: return avx2::kKernels;
-    case SimdLevel::kAvx512: break;
-  }
-  return avx512::kKernels;
-}
-
 /// Memory of one thread for the pieces it runs: grows to the largest piece seen, then stays.
 class Workspace {
  public:
@@ -309,6 +300,15 @@ constexpr OpTable kTables[] = {{SimdLevel::kScalar, run<SimdLevel::kScalar>, scr
                                {SimdLevel::kAvx512, run<SimdLevel::kAvx512>, scratch_bytes}};
 
 }  // namespace
+
+const KernelTable& kernels(SimdLevel level) {
+  switch (level) {
+    case SimdLevel::kScalar: return scalar::kKernels;
+    case SimdLevel::kAvx2: return avx2::kKernels;
+    case SimdLevel::kAvx512: break;
+  }
+  return avx512::kKernels;
+}
 
 const OpTable& op_table(SimdLevel level) { return kTables[static_cast<int>(level)]; }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "backend/ops.h"
+#include "core/simd.h"
 
 namespace ferry::cpu {
 
@@ -87,5 +88,8 @@ extern const KernelTable kKernels;
 namespace avx512 {
 extern const KernelTable kKernels;
 }
+
+/// The table of `level`.
+const KernelTable& kernels(SimdLevel level);
 
 }  // namespace ferry::cpu
