@@ -8,6 +8,8 @@ import sys
 import source_tree
 
 SYSTEM_FOLDERS = {"bin", "dev", "etc", "lib", "lib64", "opt", "path", "proc", "run", "sys", "tmp", "usr", "var"}
+# Paths of nobody: examples, and endings that are appended to a folder.
+EXAMPLES = ("/cache/", "/home/me/", "/nvidia/")
 # At the start of a word; a word character, a dot or a bracket before the slash makes it part of something else.
 # Folders of one letter are examples and JSON pointers.
 ABSOLUTE = re.compile(r"(?:^|(?<=[\s\"'`(=:,<]))/([a-zA-Z][\w.-]+)/[\w.-]")
@@ -33,7 +35,8 @@ def check(tree):
             continue
         for number, line in enumerate(text.splitlines(), 1):
             for match in ABSOLUTE.finditer(line):
-                if match[1] not in SYSTEM_FOLDERS and not (tree.root / match[1]).exists():
+                known = match[1] in SYSTEM_FOLDERS or line.startswith(EXAMPLES, match.start())
+                if not known and not (tree.root / match[1]).exists():
                     faults.append(f"{name}:{number}: '{match[0].strip()}...' is a path of one machine")
             for match in RELATIVE.finditer(line):
                 fault = check_relative(tree, name, match[1])
