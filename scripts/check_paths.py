@@ -9,7 +9,7 @@ import source_tree
 
 SYSTEM_FOLDERS = {"bin", "dev", "etc", "lib", "lib64", "opt", "path", "proc", "run", "sys", "tmp", "usr", "var"}
 # Paths of nobody: examples, and endings that are appended to a folder.
-EXAMPLES = ("/cache/", "/home/me/", "/nvidia/")
+EXAMPLES = ("/cache/", "/home/me", "/nvidia/")
 # At the start of a word; a word character, a dot or a bracket before the slash makes it part of something else.
 # Folders of one letter are examples and JSON pointers.
 ABSOLUTE = re.compile(r"(?:^|(?<=[\s\"'`(=:,<]))/([a-zA-Z][\w.-]+)/[\w.-]")
