@@ -33,7 +33,7 @@ say "Building (build/cpu)"
 cmake --workflow --preset quickstart
 
 if [[ $fresh == no ]] && grep -Eqs '"status": ?"finished"' "$output/metrics.jsonl"; then
-  val_loss=$(sed -nE 's/.*"val_loss": ?([0-9.]+).*/\1/p' "$output/metrics.jsonl" | tail -n 1)
+  val_loss=$(sed -nE 's/.*"val_loss": ?([0-9]+[.][0-9]{1,3}).*/\1/p' "$output/metrics.jsonl" | tail -n 1)
   say "Already trained to a validation loss of $val_loss nats per byte (--fresh trains again). The model writes:"
   "$ferry" generate "$output" --prompt "The " --max-tokens 300 --temperature 0.6
 else
@@ -43,7 +43,8 @@ else
 fi
 
 say "Where things are, below $PWD"
-note "$output/loss.svg       the loss curve"
-note "$output/metrics.jsonl  every number of the run, one JSON object a line"
-note "$output/model          the weights, as a Hugging Face folder"
-note "$ferry                 the program; next: $ferry generate $output --prompt 'Once '"
+row() { note "$(printf '%-32s %s' "$1" "$2")"; }
+row "$output/loss.svg" "the loss curve"
+row "$output/metrics.jsonl" "every number of the run, one JSON object a line"
+row "$output/model" "the weights, as a Hugging Face folder"
+row "$ferry" "the program; next: $ferry generate $output --prompt 'Once '"
