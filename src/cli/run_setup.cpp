@@ -50,6 +50,8 @@ ModelConfig model_of(const RunConfig& config) {
   FERRY_CHECK(config.seq_len <= model.max_position_embeddings, kConfig,
               "seq_len = {} is longer than the model allows: its max_position_embeddings is {}", config.seq_len,
               model.max_position_embeddings);
+  // A model trained from scratch has seen no position beyond seq_len; its config.json says so to whoever runs it.
+  if (config.init_from.empty()) model.max_position_embeddings = config.seq_len;
   return model;
 }
 

@@ -15,8 +15,8 @@
 
 namespace ferry {
 
-/// The shape to train: `model`, else that of `init_from`. Throws Error{kConfig | kIo}; Error{kConfig} for a seq_len
-/// beyond max_position_embeddings.
+/// The shape to train: `model`, else that of `init_from`. From scratch, max_position_embeddings becomes seq_len. Throws
+/// Error{kConfig | kIo}; Error{kConfig} for a seq_len beyond max_position_embeddings.
 ModelConfig model_of(const RunConfig& config);
 
 /// Throws Error{kIo} for a missing file; for the built-in config the message says where the bundled text is.

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <utility>
 
 #include "data/token_shard.h"
 #include "train/human_units.h"
@@ -15,7 +15,33 @@
 namespace ferry {
 namespace {
 
-std::string labelled(std::string_view label, std::string_view text) { return fmt::format("{:<10}{}", label, text); }
+constexpr std::size_t kLabelColumns = 10;
+constexpr std::size_t kTextColumns = 79;
+
+/// Lines of a text: a label first, prose broken at spaces to the width of a usual terminal.
+class Report {
+ public:
+  void add(std::string_view label, std::string_view text) {
+    constexpr std::size_t kWidth = kTextColumns - kLabelColumns;
+    while (text.size() > kWidth) {
+      const std::size_t space = std::min(text.rfind(' ', kWidth), text.find(' ', kWidth));
+      if (space == std::string_view::npos || space == 0) break;
+      add_line(label, text.substr(0, space));
+      text.remove_prefix(space + 1);
+      label = "";
+    }
+    add_line(label, text);
+  }
+
+  void add_line(std::string_view label, std::string_view text) {
+    lines_.push_back(fmt::format("{:<{}}{}", label, kLabelColumns, text));
+  }
+
+  std::vector<std::string> lines() && { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
 
 /// 1234567 -> "1,234,567"
 std::string grouped(std::int64_t value) {
@@ -74,8 +100,8 @@ std::string describe_run(const StartReport& report) {
 
 std::string describe_offload(const RunConfig& config) {
   if (config.offload == RunConfig::Offload::kNone)
-    return "none: weights, gradients and optimizer state stay on the device";
-  return "all: weights, gradients and optimizer state live in host memory, one layer at a time travels";
+    return "none: weights, gradients, optimizer state stay on the device";
+  return "all: weights, gradients and optimizer state live in host memory; layers travel one by one";
 }
 
 }  // namespace
@@ -103,40 +129,38 @@ std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, con
 
 std::vector<std::string> describe_start(const StartReport& report) {
   const RunConfig& config = report.line.config;
-  std::vector<std::string> text;
-  text.push_back(labelled("config", report.line.config_source.empty() ? "flags alone" : report.line.config_source));
+  Report text;
+  text.add("config", report.line.config_source.empty() ? "flags alone" : report.line.config_source);
   const std::string name = config.model.empty() ? config.init_from : config.model;
   const std::int64_t n_parameters = report.engine.parameters().n_parameters();
-  text.push_back(labelled("model", name + ": " + describe_model(report.model, n_parameters, config.dtype)));
-  if (!config.init_from.empty()) text.push_back(labelled("weights", "from " + config.init_from));
-  text.push_back(labelled("data", describe_data(config.train_data, report.train_data)));
-  if (report.val_data != nullptr) {
-    text.push_back(labelled("", describe_data(config.val_data, *report.val_data) + " (validation)"));
-  }
-  text.push_back(labelled("backend", report.backend.name + ": " + report.backend.description));
-  text.push_back(labelled("offload", describe_offload(config)));
+  text.add("model", name + ": " + describe_model(report.model, n_parameters, config.dtype));
+  if (!config.init_from.empty()) text.add("weights", "from " + config.init_from);
+  text.add("data", describe_data(config.train_data, report.train_data));
+  if (report.val_data != nullptr) text.add("", "validation " + describe_data(config.val_data, *report.val_data));
+  text.add("backend", report.backend.name + ": " + report.backend.description);
+  text.add("offload", describe_offload(config));
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
-  for (std::size_t i = 0; i < table.size(); ++i) text.push_back(labelled(i == 0 ? "memory" : "", table[i]));
-  text.push_back(labelled("run", describe_run(report)));
-  return text;
+  for (std::size_t i = 0; i < table.size(); ++i) text.add_line(i == 0 ? "memory" : "", table[i]);
+  text.add("run", describe_run(report));
+  return std::move(text).lines();
 }
 
 std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder, bool byte_vocabulary) {
-  std::vector<std::string> text;
-  std::string speed = result.tokens_per_s ? fmt::format(": {} tokens/s", human_count(*result.tokens_per_s)) : "";
-  text.push_back(labelled("trained", fmt::format("{} steps, {} tokens in {}{}", grouped(result.steps),
-                                                 human_count(static_cast<double>(result.tokens)),
-                                                 human_duration(result.elapsed_s), speed)));
+  Report text;
+  const std::string speed = result.tokens_per_s ? fmt::format(": {} tokens/s", human_count(*result.tokens_per_s)) : "";
+  text.add("trained",
+           fmt::format("{} steps, {} tokens in {}{}", grouped(result.steps),
+                       human_count(static_cast<double>(result.tokens)), human_duration(result.elapsed_s), speed));
   if (result.steps > 0) {
-    text.push_back(labelled("loss", fmt::format("training {:.4f} (mean of the last {} steps)", result.loss,
-                                                std::min<std::int64_t>(result.steps, LossHistory::kTail))));
+    text.add("loss", fmt::format("training {:.4f} (mean of the last {} steps)", result.loss,
+                                 std::min<std::int64_t>(result.steps, LossHistory::kTail)));
   }
-  if (result.last_eval) text.push_back(labelled("", describe(*result.last_eval)));
-  text.push_back(labelled("weights", folder.model().string() + ", a Hugging Face folder"));
-  text.push_back(labelled("metrics", folder.metrics().string()));
-  text.push_back(labelled("curve", folder.plot().string()));
-  if (byte_vocabulary) text.push_back(labelled("try", fmt::format("ferry generate {}", folder.path().string())));
-  return text;
+  if (result.last_eval) text.add("", describe(*result.last_eval));
+  text.add_line("weights", folder.model().string() + ", a Hugging Face folder");
+  text.add_line("metrics", folder.metrics().string());
+  text.add_line("curve", folder.plot().string());
+  if (byte_vocabulary) text.add_line("try", fmt::format("ferry generate {}", folder.path().string()));
+  return std::move(text).lines();
 }
 
 std::set<std::string> words_of(const std::vector<TokenSource>& sources) {
