@@ -224,8 +224,9 @@ std::vector<LossPoint> smooth(const std::vector<LossPoint>& points, std::size_t 
                                 [](const LossPoint& p) { return p.loss; });
   std::vector<LossPoint> smoothed = points;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const std::size_t reach = std::min({half, i, points.size() - 1 - i});
-    smoothed[i].loss = (sums[i + reach + 1] - sums[i - reach]) / static_cast<double>(2 * reach + 1);
+    const std::size_t reach = std::min(half, i);
+    const std::size_t end = std::min(i + reach + 1, points.size());
+    smoothed[i].loss = (sums[end] - sums[i - reach]) / static_cast<double>(end - (i - reach));
   }
   return smoothed;
 }

@@ -45,7 +45,7 @@ struct LossCurve {
 /// Distances between axis ticks are 1, 2 or 5 times a power of ten; between 4 and 10 ticks lie in [low, high].
 std::vector<double> axis_ticks(double low, double high);
 
-/// Centred moving average over `window` points, narrower at both ends.
+/// Centred moving average over `window` points; at the start, where losses fall fast, over as many as lie before.
 std::vector<LossPoint> smooth(const std::vector<LossPoint>& points, std::size_t window);
 
 /// Training loss in a light line with a smoothed one above it, validation loss as points; axes, legend, title.
