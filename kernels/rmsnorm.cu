@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm forward, with an optional residual addition, and backward: each row is read once.
+// Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4 and its derivative.
+#include <algorithm>
+
+#include "kernels/launch_kernel.cuh"
+#include "kernels/pack.cuh"
+#include "kernels/reduce.cuh"
+
+namespace ferry::kernels {
+namespace {
+
+// Policy. Threads of a row: as many as keep the whole row in registers between its two uses, kForwardPacks or
+// kBackwardPacks each, a multiple of a warp and kMaxThreads at most; what is wider is read again (from the cache).
+// Backward: rows are cut into at most kMaxRowBlocks blocks, three for each of the 132 multiprocessors of an H200, the
+// same on every device so that the bits are the same. Groups of threads in a block take its rows in turn, each with
+// sums of d_weight of its own: in shared memory, or, where a row of sums does not fit (it then has all threads), in the
+// scratch.
+constexpr int kMaxThreads = 256;
+constexpr int kForwardPacks = 4;
+constexpr int kBackwardPacks = 2;
+constexpr int kBlocksPerMultiprocessor = 3;
+constexpr std::int64_t kMaxRowBlocks = 132 * kBlocksPerMultiprocessor;
+constexpr std::int64_t kMaxSharedBytes = 47 * 1024;  // a block gets 48 KiB without asking; the sums of warps need some
+
+// Sums of d_weight: 32 columns per block, each by 32 threads that take every 32nd row of sums.
+constexpr int kFinalColumns = 32;
+constexpr int kFinalSlices = 32;
+
+int threads_of_row(std::int64_t width, Type type, int packs_per_thread) {
+  const std::int64_t n_threads = ceil_div(ceil_div(width, pack_elems(type)), packs_per_thread);
+  return static_cast<int>(std::min<std::int64_t>(kMaxThreads, round_up(n_threads, kWarp)));
+}
+
+// Forward.
+
+/// pack = round(pack + addend)
+template <class T>
+__device__ __forceinline__ void add_into(Pack<T>& pack, const Pack<T>& addend) {
+  constexpr int kElems = Pack<T>::kElems;
+  float a[kElems];
+  float b[kElems];
+  unpack(pack, a);
+  unpack(addend, b);
+#pragma unroll
+  for (int i = 0; i < kElems; ++i) a[i] += b[i];
+  round_into(pack, a);
+}
+
+template <class T>
+__device__ __forceinline__ float add_squares(const Pack<T>& pack, float total) {
+  float values[Pack<T>::kElems];
+  unpack(pack, values);
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kElems; ++i) total = fmaf(values[i], values[i], total);
+  return total;
+}
+
+/// pack = round(pack * rstd * weight)
+template <class T>
+__device__ __forceinline__ void scale(Pack<T>& pack, const Pack<T>& weight, float rstd) {
+  constexpr int kElems = Pack<T>::kElems;
+  float values[kElems];
+  float factors[kElems];
+  unpack(pack, values);
+  unpack(weight, factors);
+#pragma unroll
+  for (int i = 0; i < kElems; ++i) values[i] = values[i] * rstd * factors[i];
+  round_into(pack, values);
+}
+
+/// A row of the forward pass, and how its threads share it.
+template <class T, bool kVector>
+struct ForwardRow {
+  static constexpr int kElems = Pack<T>::kElems;
+
+  const T* x;
+  const T* addend;  // null where nothing is added
+  T* sum;
+  const T* weight;
+  T* y;
+  int width;
+  int begin;  // of the thread's first pack
+  int step;   // to its next one
+
+  __device__ __forceinline__ int count_at(int c) const { return count_of<kElems, kVector>(width - c); }
+
+  /// Squares of what does not stay in registers.
+  __device__ __forceinline__ float squares_of_rest(int c, float squares) const {
+    for (; c < width; c += step) {
+      Pack<T> pack;
+      load<kVector>(pack, x + c, count_at(c));
+      if (addend != nullptr) {
+        Pack<T> other;
+        load<kVector>(other, addend + c, count_at(c));
+        add_into(pack, other);
+        store<kVector>(sum + c, count_at(c), pack);
+      }
+      squares = add_squares(pack, squares);
+    }
+    return squares;
+  }
+
+  __device__ __forceinline__ void scale_rest(int c, float rstd) const {
+    for (; c < width; c += step) {
+      Pack<T> pack;
+      Pack<T> factor;
+      load<kVector>(pack, (addend != nullptr ? sum : x) + c, count_at(c));
+      load<kVector>(factor, weight + c, count_at(c));
+      scale(pack, factor, rstd);
+      store<kVector>(y + c, count_at(c), pack);
+    }
+  }
+};
+
+/// One row per block.
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kMaxThreads) rmsnorm_forward_kernel(const RmsNormForwardArgs args) {
+  constexpr int kElems = Pack<T>::kElems;
+  __shared__ float warp_sums[kMaxThreads / kWarp];
+  const std::int64_t first = std::int64_t{blockIdx.x} * args.width;
+  const bool has_addend = args.addend != nullptr;
+  const ForwardRow<T, kVector> row = {static_cast<const T*>(args.x) + first,
+                                      has_addend ? static_cast<const T*>(args.addend) + first : nullptr,
+                                      has_addend ? static_cast<T*>(args.sum) + first : nullptr,
+                                      static_cast<const T*>(args.weight),
+                                      static_cast<T*>(args.y) + first,
+                                      static_cast<int>(args.width),
+                                      static_cast<int>(threadIdx.x) * kElems,
+                                      static_cast<int>(blockDim.x) * kElems};
+  const int rest = row.begin + kForwardPacks * row.step;
+  Pack<T> kept[kForwardPacks];
+  Pack<T> others[kForwardPacks];  // addends, then weights
+  float squares = 0;
+#pragma unroll
+  for (int u = 0; u < kForwardPacks; ++u) {
+    const int c = row.begin + u * row.step;
+    load<kVector>(kept[u], row.x + c, row.count_at(c));
+    if (has_addend) load<kVector>(others[u], row.addend + c, row.count_at(c));
+  }
+  if (has_addend) {
+#pragma unroll
+    for (int u = 0; u < kForwardPacks; ++u) {
+      const int c = row.begin + u * row.step;
+      add_into(kept[u], others[u]);
+      store<kVector>(row.sum + c, row.count_at(c), kept[u]);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kForwardPacks; ++u) {
+    const int c = row.begin + u * row.step;
+    load<kVector>(others[u], row.weight + c, row.count_at(c));
+    squares = add_squares(kept[u], squares);
+  }
+  squares = row.squares_of_rest(rest, squares);
+
+  const float mean = block_sum(squares, warp_sums) / static_cast<float>(row.width);
+  const float rstd = 1.0F / sqrtf(mean + args.eps);
+  if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+#pragma unroll
+  for (int u = 0; u < kForwardPacks; ++u) {
+    const int c = row.begin + u * row.step;
+    scale(kept[u], others[u], rstd);
+    store<kVector>(row.y + c, row.count_at(c), kept[u]);
+  }
+  row.scale_rest(rest, rstd);
+}
+
+// Backward.
+
+/// How the rows of a backward pass are cut; a function of the shape alone.
+struct BackwardCut {
+  std::int64_t n_row_blocks;
+  int rows_per_block;  // a multiple of n_groups
+  int sums_width;      // of a row of sums: whole packs
+  int group_threads;   // that share a row
+  int n_groups;        // of a block
+  bool shared_sums;    // else the only group of the block adds in its row of the scratch
+};
+
+/// Rows of sums are as wide for f32 as for bf16, so that the scratch does not depend on the type.
+constexpr std::int64_t sums_width_of(std::int64_t width) { return round_up(width, pack_elems(Type::kBf16)); }
+
+BackwardCut backward_cut(std::int64_t n_rows, std::int64_t width, Type type) {
+  BackwardCut cut = {};
+  cut.group_threads = threads_of_row(width, type, kBackwardPacks);
+  cut.n_groups = kMaxThreads / cut.group_threads;
+  cut.rows_per_block = static_cast<int>(round_up(ceil_div(n_rows, kMaxRowBlocks), cut.n_groups));
+  cut.n_row_blocks = ceil_div(n_rows, cut.rows_per_block);
+  cut.sums_width = static_cast<int>(sums_width_of(width));
+  cut.shared_sums = cut.n_groups * cut.sums_width * 4 <= kMaxSharedBytes;
+  return cut;
+}
+
+/// What is read of one pack of a row.
+template <class T>
+struct BackwardPacks {
+  static constexpr int kElems = Pack<T>::kElems;
+
+  Pack<T> d_y;
+  Pack<T> x;
+  Pack<T> d_residual;
+  Pack<T> weight;
+
+  /// `first` is the index of the row's first element, `c` the pack's column.
+  template <bool kVector>
+  __device__ __forceinline__ void read(const RmsNormBackwardArgs& args, std::int64_t first, int c, int count) {
+    load<kVector>(d_y, static_cast<const T*>(args.d_y) + first + c, count);
+    load<kVector>(x, static_cast<const T*>(args.x) + first + c, count);
+    load<kVector>(d_residual, static_cast<const T*>(args.d_residual) + first + c, args.d_residual ? count : 0);
+    load<kVector>(weight, static_cast<const T*>(args.weight) + c, count);
+  }
+
+  /// total + sum of d_y * weight * x
+  __device__ __forceinline__ float project(float total) const {
+    float upstream[kElems];
+    float factor[kElems];
+    float value[kElems];
+    unpack(d_y, upstream);
+    unpack(weight, factor);
+    unpack(x, value);
+#pragma unroll
+    for (int i = 0; i < kElems; ++i) total = fmaf(upstream[i] * factor[i], value[i], total);
+    return total;
+  }
+
+  /// Adds the pack's part of d_weight to `sums` and returns its d_x.
+  __device__ __forceinline__ Pack<T> gradient(float rstd, float mean, float* sums) const {
+    float upstream[kElems];
+    float factor[kElems];
+    float value[kElems];
+    float out[kElems];
+    unpack(d_y, upstream);
+    unpack(weight, factor);
+    unpack(x, value);
+    unpack(d_residual, out);
+#pragma unroll
+    for (int i = 0; i < kElems; ++i) {
+      const float normed = value[i] * rstd;
+      out[i] += rstd * (upstream[i] * factor[i] - normed * mean);
+      value[i] = upstream[i] * normed;
+    }
+#pragma unroll
+    for (int q = 0; q < kElems / 4; ++q) {
+      float4 part = reinterpret_cast<float4*>(sums)[q];
+      part.x += value[4 * q];
+      part.y += value[4 * q + 1];
+      part.z += value[4 * q + 2];
+      part.w += value[4 * q + 3];
+      reinterpret_cast<float4*>(sums)[q] = part;
+    }
+    Pack<T> result;
+    round_into(result, out);
+    return result;
+  }
+};
+
+/// Place of a thread among those of a row.
+struct RowThread {
+  int begin;  // column of its first pack
+  int step;   // to its next one
+  int first_warp;
+  int n_warps;
+};
+
+/// One row: d_x, and its part of d_weight added to `sums`. A width of 0 only keeps to the barrier.
+template <class T, bool kVector>
+__device__ __forceinline__ void backward_row(const RmsNormBackwardArgs& args, std::int64_t row, int width,
+                                             const RowThread& thread, float* sums, float* warp_sums) {
+  constexpr int kElems = Pack<T>::kElems;
+  const std::int64_t first = row * args.width;
+  const int rest = thread.begin + kBackwardPacks * thread.step;
+  T* const d_x = static_cast<T*>(args.d_x) + first;
+  BackwardPacks<T> kept[kBackwardPacks];
+  float projection = 0;
+#pragma unroll
+  for (int u = 0; u < kBackwardPacks; ++u) {
+    const int c = thread.begin + u * thread.step;
+    kept[u].template read<kVector>(args, first, c, count_of<kElems, kVector>(width - c));
+  }
+  const float rstd = width > 0 ? args.rstd[row] : 0.0F;
+#pragma unroll
+  for (int u = 0; u < kBackwardPacks; ++u) projection = kept[u].project(projection);
+  for (int c = rest; c < width; c += thread.step) {
+    BackwardPacks<T> packs;
+    packs.template read<kVector>(args, first, c, count_of<kElems, kVector>(width - c));
+    projection = packs.project(projection);
+  }
+  const float total = group_sum(projection, warp_sums, thread.first_warp, thread.n_warps);
+  const float mean = total * rstd / static_cast<float>(args.width);
+#pragma unroll
+  for (int u = 0; u < kBackwardPacks; ++u) {
+    const int c = thread.begin + u * thread.step;
+    if (c >= width) continue;
+    store<kVector>(d_x + c, count_of<kElems, kVector>(width - c), kept[u].gradient(rstd, mean, sums + c));
+  }
+  for (int c = rest; c < width; c += thread.step) {
+    const int count = count_of<kElems, kVector>(width - c);
+    BackwardPacks<T> packs;
+    packs.template read<kVector>(args, first, c, count);
+    store<kVector>(d_x + c, count, packs.gradient(rstd, mean, sums + c));
+  }
+}
+
+/// One block of rows per block; `partials`: (n_row_blocks, sums_width).
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kMaxThreads, kVector ? kBlocksPerMultiprocessor : 2)
+    rmsnorm_backward_kernel(const RmsNormBackwardArgs args, const BackwardCut cut, float* partials) {
+  constexpr int kElems = Pack<T>::kElems;
+  extern __shared__ float4 shared_sums[];
+  __shared__ float warp_sums[2][kMaxThreads / kWarp];
+  const int group = static_cast<int>(threadIdx.x) / cut.group_threads;
+  const int lane = static_cast<int>(threadIdx.x) % cut.group_threads;
+  const int n_warps = cut.group_threads / kWarp;
+  const RowThread thread = {lane * kElems, cut.group_threads * kElems, group * n_warps, n_warps};
+  float* const block_partials = partials + std::int64_t{blockIdx.x} * cut.sums_width;
+  float* const all_sums = cut.shared_sums ? reinterpret_cast<float*>(shared_sums) : block_partials;
+  float* const sums = all_sums + group * cut.sums_width;
+
+  for (int c = thread.begin; c < args.width; c += thread.step) {
+    for (int i = 0; i < kElems; ++i) sums[c + i] = 0;
+  }
+  for (int i = 0; i < cut.rows_per_block / cut.n_groups; ++i) {
+    const std::int64_t row = std::int64_t{blockIdx.x} * cut.rows_per_block + i * cut.n_groups + group;
+    const int width = row < args.n_rows ? static_cast<int>(args.width) : 0;
+    // Two rows of sums in turn: a fast warp may write the next ones while a slow one still reads.
+    backward_row<T, kVector>(args, row, width, thread, sums, warp_sums[i % 2]);
+  }
+  if (!cut.shared_sums) return;
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < args.width; c += static_cast<int>(blockDim.x)) {
+    float total = all_sums[c];
+    for (int g = 1; g < cut.n_groups; ++g) total += all_sums[g * cut.sums_width + c];
+    block_partials[c] = total;
+  }
+}
+
+/// d_weight of kFinalColumns columns: slices of the rows of sums in order, then the slices in order.
+template <class T>
+__global__ void __launch_bounds__(kFinalColumns* kFinalSlices)
+    rmsnorm_d_weight_kernel(const float* partials, const BackwardCut cut, std::int64_t width, T* d_weight) {
+  __shared__ float slices[kFinalSlices][kFinalColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kFinalColumns;
+  const int slice = static_cast<int>(threadIdx.x) / kFinalColumns;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kFinalColumns + lane;
+  float total = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (std::int64_t r = slice; r < cut.n_row_blocks; r += kFinalSlices) {
+      total += partials[r * cut.sums_width + column];
+    }
+  }
+  slices[slice][lane] = total;
+  __syncthreads();
+  if (slice != 0 || column >= width) return;
+  for (int s = 1; s < kFinalSlices; ++s) total += slices[s][lane];
+  d_weight[column] = round_to<T>(total);
+}
+
+}  // namespace
+
+// Launchers.
+
+cudaError_t launch_rmsnorm_forward(const RmsNormForwardArgs& args, cudaStream_t stream) {
+  const bool is_vector = RowCheck{args.n_rows, args.width, args.type}.whole_packs() && is_aligned(args.x) &&
+                         is_aligned(args.addend) && is_aligned(args.sum) && is_aligned(args.y) &&
+                         is_aligned(args.weight);
+  const LaunchShape shape = {args.n_rows, threads_of_row(args.width, args.type, kForwardPacks)};
+  return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
+    return launch(rmsnorm_forward_kernel<T, kVector>, shape, stream, args);
+  });
+}
+
+std::size_t rmsnorm_backward_scratch_bytes(std::int64_t n_rows, std::int64_t width) {
+  return static_cast<std::size_t>(std::min(n_rows, kMaxRowBlocks) * sums_width_of(width)) * sizeof(float);
+}
+
+cudaError_t launch_rmsnorm_backward(const RmsNormBackwardArgs& args, cudaStream_t stream) {
+  const bool is_vector = RowCheck{args.n_rows, args.width, args.type}.whole_packs() && is_aligned(args.d_y) &&
+                         is_aligned(args.x) && is_aligned(args.d_residual) && is_aligned(args.d_x) &&
+                         is_aligned(args.weight);
+  const BackwardCut cut = backward_cut(args.n_rows, args.width, args.type);
+  auto* const partials = static_cast<float*>(args.scratch);
+  const LaunchShape shape = {cut.n_row_blocks, cut.group_threads * cut.n_groups,
+                             cut.shared_sums ? static_cast<std::size_t>(cut.n_groups * cut.sums_width) * 4 : 0};
+  const LaunchShape final_shape = {ceil_div(args.width, kFinalColumns), kFinalColumns * kFinalSlices};
+  return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
+    const cudaError_t error = launch(rmsnorm_backward_kernel<T, kVector>, shape, stream, args, cut, partials);
+    if (error != cudaSuccess) return error;
+    return launch(rmsnorm_d_weight_kernel<T>, final_shape, stream, static_cast<const float*>(partials), cut, args.width,
+                  static_cast<T*>(args.d_weight));
+  });
+}
+
+}  // namespace ferry::kernels
