@@ -57,8 +57,9 @@ Buffer Backend::allocate_buffer(Buffer::Place place, std::size_t size_bytes, con
   const bool device = place == Buffer::Place::kDevice;
   auto& total_bytes = device ? device_bytes_ : host_bytes_;
   void* data = allocate(place, size_bytes);
-  FERRY_CHECK(data != nullptr, kMemory, "{} memory for {}: {} are not available, {} are in use already: {}",
-              device ? "device" : "host", purpose, readable_bytes(size_bytes), readable_bytes(total_bytes),
+  FERRY_CHECK(data != nullptr, kMemory, "{} memory for {}: {} are not available{}, {} are in use already: {}",
+              device ? "device" : "host", purpose, readable_bytes(size_bytes), available(place),
+              readable_bytes(total_bytes),
               device ? "lower batch_size or seq_len" : "end other programs, or choose a smaller model");
   total_bytes += size_bytes;
   return {*this, place, data, size_bytes};

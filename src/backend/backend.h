@@ -112,6 +112,8 @@ class Backend {
   friend class Buffer;
   virtual void* allocate(Buffer::Place place, std::size_t size_bytes) = 0;  // nullptr when there is not enough
   virtual void free(Buffer::Place place, void* data, std::size_t size_bytes) noexcept = 0;
+  /// For messages: " (3.1 GiB of 11.9 GiB are free)", or empty where nobody knows.
+  virtual std::string available(Buffer::Place) const { return ""; }
 
  private:
   Buffer allocate_buffer(Buffer::Place place, std::size_t size_bytes, const std::string& purpose);
@@ -122,6 +124,7 @@ class Backend {
 
 struct BackendOptions {
   int threads = 0;  // of the CPU backend's ops; 0 = all that are available
+  int device = 0;   // of the CUDA backend, among the GPUs that CUDA_VISIBLE_DEVICES shows
 };
 
 /// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says
