@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of the CUDA backend: from views to the launchers of kernels/, cuBLASLt and cuDNN.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/cublaslt_matmul.h"
+#include "backend/cuda/cudnn_attention.h"
+
+namespace ferry::cuda {
+
+/// The ops of one device; the calling thread has made it current. Any thread may call.
+class CudaOps {
+ public:
+  /// As CublasLtMatmul. Says once in the log when attention has to do without cuDNN.
+  CudaOps(const std::string& device, std::filesystem::path choices_file);
+
+  /// Depends on shapes, dtypes and strides alone.
+  std::size_t scratch_bytes(const Op& op);
+
+  /// Enqueues an op that check_op has accepted; `scratch` holds scratch_bytes(op), aligned to Buffer::kAlignment.
+  /// Throws Error{kShape} before anything is enqueued for an attention head too wide, Error{kDevice}.
+  void enqueue(cudaStream_t stream, const Op& op, Scratch scratch);
+
+  const CudnnAttention& attention() const { return attention_; }
+
+ private:
+  CublasLtMatmul matmul_;
+  CudnnAttention attention_;
+};
+
+}  // namespace ferry::cuda
