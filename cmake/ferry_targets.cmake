@@ -9,6 +9,9 @@ find_program(FERRY_CCACHE ccache)
 if(FERRY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${FERRY_CCACHE})
 endif()
+if(FERRY_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${FERRY_CCACHE})
+endif()
 
 # Flags of all of ferry's own code; interface target, so that nothing global is touched.
 add_library(ferry_flags INTERFACE)
@@ -42,7 +45,12 @@ function(ferry_test name)
   target_include_directories(ferry_test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(ferry_test_${name} PRIVATE
     FERRY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FERRY_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
-  catch_discover_tests(ferry_test_${name} TEST_PREFIX "${name}: " PROPERTIES LABELS "${ARG_LABELS}")
+  # A test that needs a GPU says so where there is none (tests/gpu_or_skip.h); those that have one take turns.
+  set(properties LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION FERRY_GPU_TEST_SKIPPED)
+  if(gpu IN_LIST ARG_LABELS)
+    list(APPEND properties RESOURCE_LOCK gpu)
+  endif()
+  catch_discover_tests(ferry_test_${name} TEST_PREFIX "${name}: " PROPERTIES ${properties})
 endfunction()
 
 # Target "tidy": clang-tidy over src, with the checks of .clang-tidy; any finding is an error.

@@ -1,0 +1,72 @@
+# Whether the CUDA backend is built, for which GPUs, and with which flags. Sets FERRY_WITH_CUDA.
+set(FERRY_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE FERRY_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(FERRY_WITH_CUDA OFF)
+
+# A reason not to build it: said, or fatal where it was asked for by name.
+function(ferry_without_cuda reason)
+  if(FERRY_CUDA STREQUAL "AUTO")
+    message(STATUS "CUDA backend: not built, ${reason}")
+  else()
+    message(FATAL_ERROR "FERRY_CUDA is ${FERRY_CUDA}, but ${reason}")
+  endif()
+endfunction()
+
+# <result> = code for compute capability 8.0 up to the newest that this nvcc knows, and PTX of the last. Never `native`:
+# a binary runs on other machines than the one that builds it.
+function(ferry_cuda_architectures nvcc result)
+  execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET RESULT_VARIABLE status)
+  set(architectures "")
+  foreach(architecture 80 86 89 90 100 120)
+    if(NOT status EQUAL 0 OR known MATCHES "compute_${architecture}[^0-9a-z]")
+      list(APPEND architectures ${architecture}-real)
+    endif()
+  endforeach()
+  list(POP_BACK architectures last)
+  string(REPLACE "-real" "" last "${last}")
+  set(${result} "${architectures};${last}" PARENT_SCOPE)
+endfunction()
+
+if(FERRY_CUDA STREQUAL "AUTO" OR FERRY_CUDA)
+  find_program(FERRY_NVCC nvcc HINTS ${CUDAToolkit_ROOT}/bin ENV CUDA_PATH PATHS /usr/local/cuda/bin PATH_SUFFIXES bin)
+  mark_as_advanced(FERRY_NVCC)
+  if(CMAKE_CUDA_COMPILER)
+    set(nvcc ${CMAKE_CUDA_COMPILER})
+  elseif(DEFINED ENV{CUDACXX})
+    set(nvcc $ENV{CUDACXX})
+  else()
+    set(nvcc ${FERRY_NVCC})
+  endif()
+  if(NOT nvcc)
+    ferry_without_cuda("nvcc is not found: install the CUDA Toolkit, or set CMAKE_CUDA_COMPILER to nvcc")
+  else()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      ferry_cuda_architectures(${nvcc} CMAKE_CUDA_ARCHITECTURES)
+    endif()
+    set(ENV{CUDACXX} ${nvcc})
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      ferry_without_cuda("${nvcc} cannot compile: its message is in CMakeFiles/CMakeError.log of the build folder")
+    else()
+      enable_language(CUDA)
+      # 12.0: the first with C++20.
+      find_package(CUDAToolkit 12.0 QUIET)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0 OR NOT CUDAToolkit_FOUND)
+        ferry_without_cuda("CUDA ${CMAKE_CUDA_COMPILER_VERSION} is too old: ferry needs the CUDA Toolkit 12.0 or later")
+      elseif(NOT TARGET CUDA::cublasLt OR NOT TARGET CUDA::cudart_static)
+        ferry_without_cuda("cuBLASLt or the static CUDA runtime is missing beside ${nvcc}: install the whole CUDA Toolkit")
+      else()
+        set(FERRY_WITH_CUDA ON)
+        message(STATUS "CUDA backend: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
+      endif()
+    endif()
+  endif()
+endif()
+
+# Flags of kernels. -std=c++20 by hand: CMake 3.25 refuses CUDA_STANDARD 20 with nvcc 13. -lineinfo costs nothing at run
+# time and lets profilers and compute-sanitizer name lines.
+add_library(ferry_cuda_flags INTERFACE)
+target_compile_options(ferry_cuda_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -lineinfo -Xcompiler=-Wall,-Wextra,-Wshadow
+  $<$<BOOL:${FERRY_WERROR}>:--Werror=all-warnings -Xcompiler=-Werror>>)
