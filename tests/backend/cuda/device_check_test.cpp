@@ -77,7 +77,7 @@ TEST_CASE("a driver without a GPU is refused, CUDA_VISIBLE_DEVICES is named wher
   DriverFacts facts = good_driver();
   facts.n_devices = 0;
   CHECK(refusal(facts) == "device: the NVIDIA driver shows no GPU: see nvidia-smi, or use --backend cpu");
-  facts.visible_devices = "";
+  facts.visible_devices.emplace();
   CHECK(refusal(facts) ==
         "device: the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES is ''): see nvidia-smi, or use "
         "--backend cpu");
@@ -87,7 +87,7 @@ TEST_CASE("a device that is not visible is refused with those that are") {
   DriverFacts facts = good_driver();
   CHECK(refusal(facts, 2) == "config: device is 2: expected 0 to 1");
   facts.n_devices = 1;
-  facts.visible_devices = "3";
+  facts.visible_devices.emplace("3");
   CHECK(refusal(facts, 3) ==
         "config: device is 3: expected 0, the only GPU that is visible (CUDA_VISIBLE_DEVICES is '3')");
 }

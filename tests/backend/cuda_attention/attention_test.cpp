@@ -187,7 +187,7 @@ std::vector<Shape> shapes() {
 
 }  // namespace
 
-TEST_CASE("plain attention agrees with the CPU and with itself") {
+TEST_CASE("plain attention agrees with the CPU and with itself", "[gpu]") {
   gpu_or_skip();
   PlainAttention plain;
   for (const Shape& shape : shapes()) {
@@ -201,7 +201,7 @@ TEST_CASE("plain attention agrees with the CPU and with itself") {
   }
 }
 
-TEST_CASE("cuDNN attention agrees with the CPU and with itself") {
+TEST_CASE("cuDNN attention agrees with the CPU and with itself", "[gpu]") {
   gpu_or_skip();
   Cudnn cudnn;
   if (!cudnn.usable()) return;
@@ -225,7 +225,7 @@ TEST_CASE("cuDNN attention agrees with the CPU and with itself") {
   CHECK(n_backward >= 8);
 }
 
-TEST_CASE("cuDNN attention refuses what it cannot take") {
+TEST_CASE("cuDNN attention refuses what it cannot take", "[gpu]") {
   gpu_or_skip();
   Cudnn cudnn;
   const auto supported = [&](const Shape& shape, std::size_t offset) {
@@ -240,7 +240,7 @@ TEST_CASE("cuDNN attention refuses what it cannot take") {
   CHECK_FALSE(supported({DType::kBf16, 1, 128, 128, 2, 1, 64}, 2));
 }
 
-TEST_CASE("cuDNN attention split by sequence and by key/value head agrees with the CPU") {
+TEST_CASE("cuDNN attention split by sequence and by key/value head agrees with the CPU", "[gpu]") {
   gpu_or_skip();
   const AttentionProblem problem({DType::kBf16, 4, 384, 384, 8, 4, 64});
   const Bytes inputs = problem.random_inputs(13);
@@ -262,7 +262,7 @@ TEST_CASE("cuDNN attention split by sequence and by key/value head agrees with t
   CHECK_FALSE(none.attention.supported(problem.backward(nullptr)));
 }
 
-TEST_CASE("attention of a real size gives the same bits twice, and cuDNN agrees with the plain kernels") {
+TEST_CASE("attention of a real size gives the same bits twice, and cuDNN agrees with the plain kernels", "[gpu]") {
   gpu_or_skip();
   PlainAttention plain;
   Cudnn cudnn;
