@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole model against PyTorch, and placements of the engine against each other.
+#include "offload/engine_checks.h"
+
+#include <cmath>
+
+#include "catch.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr std::int64_t kSteps = 6;
+
+/// Options under which the first moment after one step is the gradient itself: beta1 = 0.
+EngineOptions gradient_options(const ModelFixture& fixture, DType dtype, Offload offload) {
+  EngineOptions options;
+  options.dtype = dtype;
+  options.batch_size = fixture.batch.batch_size;
+  options.seq_len = fixture.batch.seq_len;
+  options.adamw.beta1 = 0;
+  options.offload = offload;
+  options.vocab_chunk = 20;
+  options.piece_bytes = 1500;
+  options.threads = 2;
+  return options;
+}
+
+double rms_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+}  // namespace
+
+EngineOptions several_pieces(DType dtype, OptimizerState state) {
+  EngineOptions options;
+  options.dtype = dtype;
+  options.optimizer_state = state;
+  options.batch_size = 3;
+  options.seq_len = 17;
+  options.adamw.weight_decay = 0.1;
+  options.vocab_chunk = 16;
+  options.piece_bytes = 900;
+  options.threads = 2;
+  return options;
+}
+
+TrainedBits train(const std::string& backend_name, int backend_threads, bool tied, const EngineOptions& options) {
+  const auto backend = create_backend(backend_name, {.threads = backend_threads});
+  const ModelConfig config = small_config(tied);
+  Engine engine(*backend, config, options);
+  engine.initialize(7);
+  TrainedBits result;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::int64_t rows = step == 3 ? 1 : 3;
+    const Batch batch = random_batch(config, rows, 17, static_cast<std::uint64_t>(step));
+    const std::int64_t launched = engine.train_step(batch, 1e-2);
+    if (step % 2 == 1) result.losses.push_back(engine.loss(launched));
+    if (step == 2) result.evaluated = engine.evaluate(random_batch(config, 2, 11, 99));
+  }
+  result.losses.push_back(engine.loss(kSteps - 1));
+  result.weight = snapshot(engine, ParameterArray::kWeight);
+  result.low = snapshot(engine, ParameterArray::kWeightLow);
+  result.m = snapshot(engine, ParameterArray::kFirstMoment);
+  result.v = snapshot(engine, ParameterArray::kSecondMoment);
+  return result;
+}
+
+void check_f32_against_pytorch(const std::string& backend_name) {
+  const auto backend = create_backend(backend_name, {.threads = 2});
+  const std::string name = GENERATE(from_range(model_fixtures()));
+  const auto offload = GENERATE(Offload::kAll, Offload::kNone);
+  const auto recompute = GENERATE(Recompute::kLean, Recompute::kNone);
+  CAPTURE(name, offload == Offload::kAll, recompute == Recompute::kLean);
+  const ModelFixture fixture(name);
+  EngineOptions options = gradient_options(fixture, DType::kF32, offload);
+  options.recompute = recompute;
+  Engine engine(*backend, fixture.config, options);
+  load_weights(engine, fixture);
+  const double loss = engine.loss(engine.train_step(fixture.batch, 1e-3));
+  const auto want = static_cast<double>(fixture.tensor("loss")[0]);
+  CHECK(std::abs(loss - want) / want < 1e-5);
+  for (const auto& [parameter, gradient] : values(engine, ParameterArray::kFirstMoment)) {
+    CAPTURE(parameter);
+    CHECK(relative_error(gradient, fixture.tensor("grad." + parameter)) < 1e-4);
+  }
+}
+
+void check_bf16_against_pytorch(const std::string& backend_name) {
+  const auto backend = create_backend(backend_name, {.threads = 2});
+  const std::string name = GENERATE(from_range(model_fixtures()));
+  const auto offload = GENERATE(Offload::kAll, Offload::kNone);
+  CAPTURE(name, offload == Offload::kAll);
+  const ModelFixture fixture(name);
+  Engine engine(*backend, fixture.config, gradient_options(fixture, DType::kBf16, offload));
+  load_weights(engine, fixture);
+  const double loss = engine.loss(engine.train_step(fixture.batch, 1e-3));
+  const double truth = static_cast<double>(fixture.tensor("loss")[0]);
+  CHECK(std::abs(loss - truth) < 2 * rms_difference(fixture.tensor("bf16.token_loss"), fixture.tensor("token_loss")));
+  for (const auto& [parameter, gradient] : values(engine, ParameterArray::kFirstMoment)) {
+    CAPTURE(parameter);
+    const auto& want = fixture.tensor("grad." + parameter);
+    const double theirs = relative_error(fixture.tensor("bf16.grad." + parameter), want);
+    CHECK(relative_error(gradient, want) < 1.5 * theirs);
+  }
+}
+
+void check_evaluation_against_pytorch(const std::string& backend_name) {
+  const auto backend = create_backend(backend_name, {.threads = 2});
+  const std::string name = GENERATE(from_range(model_fixtures()));
+  const bool training = GENERATE(true, false);
+  CAPTURE(name, training);
+  const ModelFixture fixture(name);
+  EngineOptions options = gradient_options(fixture, DType::kF32, Offload::kAll);
+  options.training = training;
+  Engine engine(*backend, fixture.config, options);
+  load_weights(engine, fixture);
+  const double want =
+      static_cast<double>(fixture.tensor("loss")[0]) * static_cast<double>(fixture.batch.n_valid_targets);
+  CHECK(std::abs(engine.evaluate(fixture.batch) - want) / want < 1e-5);
+  const auto& logits = fixture.tensor("logits");
+  const auto vocab = static_cast<std::size_t>(fixture.config.vocab_size);
+  for (std::int64_t b = 0; b < fixture.batch.batch_size; ++b) {
+    const auto row = std::span(fixture.batch.inputs)
+                         .subspan(static_cast<std::size_t>(b * fixture.batch.seq_len),
+                                  static_cast<std::size_t>(fixture.batch.seq_len));
+    const auto first = logits.begin() + b * static_cast<std::int64_t>(vocab);
+    const std::vector<float> expected(first, first + static_cast<std::int64_t>(vocab));
+    CHECK(relative_error(engine.next_logits(row), expected) < 1e-5);
+  }
+}
+
+void check_offloaded_equals_resident(const std::string& backend_name) {
+  const auto dtype = GENERATE(DType::kF32, DType::kBf16);
+  const auto state = GENERATE(OptimizerState::kF32, OptimizerState::kBf16);
+  const bool tied = GENERATE(true, false);
+  const auto recompute = GENERATE(Recompute::kLean, Recompute::kNone);
+  CAPTURE(to_string(dtype), to_string(state), tied, recompute == Recompute::kLean);
+  EngineOptions options = several_pieces(dtype, state);
+  options.recompute = recompute;
+  options.offload = Offload::kNone;
+  const TrainedBits resident = train(backend_name, 2, tied, options);
+  CHECK(resident.low.empty() == !(dtype == DType::kBf16 && state == OptimizerState::kF32));
+  options.offload = Offload::kAll;
+  CHECK(train(backend_name, 2, tied, options) == resident);
+}
+
+void check_layout_changes_no_bit(const std::string& backend_name) {
+  const bool tied = GENERATE(true, false);
+  CAPTURE(tied);
+  const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  const TrainedBits reference = train(backend_name, 1, tied, options);
+  SECTION("threads") {
+    const int threads = GENERATE(1, 2, 5);
+    CAPTURE(threads);
+    EngineOptions other = options;
+    other.threads = threads;
+    CHECK(train(backend_name, threads, tied, other) == reference);
+  }
+  SECTION("slots") {
+    const int slots = GENERATE(2, 3, 4, 9);
+    CAPTURE(slots);
+    EngineOptions other = options;
+    other.weight_slots = slots;
+    other.grad_slots = slots == 9 ? 2 : slots;
+    CHECK(train(backend_name, 2, tied, other) == reference);
+  }
+  SECTION("pieces") {
+    const std::int64_t piece_bytes = GENERATE(1, 100, 1 << 20);
+    CAPTURE(piece_bytes);
+    EngineOptions other = options;
+    other.piece_bytes = piece_bytes;
+    CHECK(train(backend_name, 2, tied, other) == reference);
+  }
+  SECTION("recomputation") {
+    EngineOptions other = options;
+    other.recompute = Recompute::kNone;
+    CHECK(train(backend_name, 2, tied, other) == reference);
+  }
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's properties on a GPU.
+#include "catch.h"
+#include "gpu_or_skip.h"
+#include "offload/engine_checks.h"
+
+namespace ferry::test {
+
+TEST_CASE("on a GPU, f32 loss is within 1e-5 and each gradient within 1e-4 of PyTorch", "[gpu]") {
+  gpu_or_skip();
+  check_f32_against_pytorch("cuda");
+}
+
+TEST_CASE("on a GPU, bf16 is about as close to the f64 truth as PyTorch's bf16", "[gpu]") {
+  gpu_or_skip();
+  check_bf16_against_pytorch("cuda");
+}
+
+TEST_CASE("on a GPU, evaluation and the logits of the last position agree with PyTorch", "[gpu]") {
+  gpu_or_skip();
+  check_evaluation_against_pytorch("cuda");
+}
+
+TEST_CASE("on a GPU, offloaded training gives the bits of resident training", "[gpu]") {
+  gpu_or_skip();
+  check_offloaded_equals_resident("cuda");
+}
+
+TEST_CASE("on a GPU, slots, threads, piece sizes and recomputation do not change a bit", "[gpu]") {
+  gpu_or_skip();
+  check_layout_changes_no_bit("cuda");
+}
+
+TEST_CASE("on a GPU, two runs give the same bits", "[gpu]") {
+  gpu_or_skip();
+  const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kBf16);
+  CHECK(train("cuda", 1, true, options) == train("cuda", 1, true, options));
+}
+
+}  // namespace ferry::test
