@@ -44,8 +44,8 @@ TrainResult Trainer::run(const std::function<bool()>& stop) {
     if (evaluation_due()) evaluate();
   }
   const bool interrupted = n_launched_ < steps_;
+  parts_.engine.finish();  // before the last loss is read, so that the last lap is as long as its steps
   read_losses(0);
-  parts_.engine.finish();
   const Throughput::Rate rate = throughput_.total();
   if (!interrupted && parts_.val_data != nullptr && (!last_eval_ || last_eval_->step != n_launched_)) evaluate();
   return {.interrupted = interrupted,
