@@ -46,7 +46,8 @@ function(ferry_test name)
   target_compile_definitions(ferry_test_${name} PRIVATE
     FERRY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FERRY_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
   # g++ 13 sees copies out of bounds inside std::vector where small literals are inlined; the asan preset knows better.
-  target_compile_options(ferry_test_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds>)
+  target_compile_options(ferry_test_${name} PRIVATE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds -Wno-stringop-overflow>)
   # A test that needs a GPU says so where there is none (tests/gpu_or_skip.h); those that have one take turns.
   set(properties LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION FERRY_GPU_TEST_SKIPPED)
   if(gpu IN_LIST ARG_LABELS)

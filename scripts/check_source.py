@@ -13,7 +13,10 @@ MAX_LINES = 500
 SNAKE_CASE = re.compile(r"^[a-z0-9][a-z0-9_]*(\.[a-z0-9_]+)*$")
 OTHER_NAMES = {"CMakeLists.txt", "README.md"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
+# CMake reads brackets and semicolons in the name of a Catch2 test as list syntax, and loses tests.
+BAD_TEST_NAME = re.compile(r'TEST_CASE\(\s*"[^"]*[][;][^"]*"')
 FORBIDDEN = [
+    (BAD_TEST_NAME, "bracket or semicolon in the name of a test"),
     (re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b"), "leftover mark: do it, or file an issue"),
     (re.compile(r"using\s+namespace\s+std\b"), "name what is used of std instead"),
     (re.compile(r"\t"), "tab: use spaces"),

@@ -96,7 +96,7 @@ class Layers(CheckCase):
 
 class Source(CheckCase):
     def test_good_file_is_accepted(self):
-        self.write("src/core/good.cpp", HEAD + "int x;\n")
+        self.write("src/core/good.cpp", HEAD + 'TEST' '_CASE("name", "[tag]") {}\n')
         self.write("scripts/run.sh", "#!/bin/sh\n" + HEAD.replace("//", "#"))
         self.accepts("check_source.py")
 
@@ -110,6 +110,8 @@ class Source(CheckCase):
             HEAD + "int x; \n": "trailing space",
             HEAD + "int x;\r\n": ":3: carriage return",
             HEAD + "int x;": "no newline",
+            HEAD + 'TEST' '_CASE("in [0, 1)") {}\n': ":3: bracket or semicolon",
+            HEAD + 'TEST' '_CASE("a; b", "[tag]") {}\n': ":3: bracket or semicolon",
             HEAD + "int x;\n" * 499: "501 lines, at most 500",
         }
         for text, message in cases.items():

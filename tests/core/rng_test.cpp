@@ -31,7 +31,7 @@ TEST_CASE("a counter stream depends on seed, name and index alone") {
   CHECK(CounterRng(7 + (1ULL << 32), "layers.0.weight").bits(10) != tenth);
 }
 
-TEST_CASE("uniform numbers lie in [0, 1) and fill it evenly") {
+TEST_CASE("uniform numbers lie between 0 and 1, without 1, and fill the range evenly") {
   const CounterRng rng(1, "uniform");
   std::array<int, 10> counts{};
   bool inside = true;

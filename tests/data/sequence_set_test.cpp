@@ -48,7 +48,7 @@ TEST_CASE("targets are the inputs one token later") {
   CHECK(read(set, 1).targets == Row{5, 6, 7});
 }
 
-TEST_CASE("seq_len + 1 tokens are one sequence; one more or less changes nothing until the next") {
+TEST_CASE("seq_len + 1 tokens are one sequence, and one more or less changes nothing until the next") {
   const TemporaryFolder folder;
   for (const auto& [n_tokens, n_sequences] :
        std::vector<std::pair<std::size_t, std::int64_t>>{{4, 1}, {5, 1}, {7, 1}, {8, 2}, {9, 2}}) {
