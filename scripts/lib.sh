@@ -83,3 +83,26 @@ require_cmake() {
   [[ $(printf '%s\n' "$floor" "$version" | sort -V | head -n 1) == "$floor" ]] ||
     fail "CMake $version is too old: ferry needs $floor or later" "try: pip install cmake"
 }
+
+# nvcc as CMake looks for it: on the path, or where the CUDA Toolkit puts itself.
+have_nvcc() { command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; }
+
+# The preset for this machine: as FERRY_CUDA of the environment says, ON or OFF; else cuda where nvcc is found.
+build_preset() {
+  case ${FERRY_CUDA:-AUTO} in
+    [Oo][Nn]) echo cuda ;;
+    [Oo][Ff][Ff]) echo cpu ;;
+    *) if have_nvcc; then echo cuda; else echo cpu; fi ;;
+  esac
+}
+
+# gpu_architectures: what to compile for, as CMake writes it ("80;90"): the GPUs of this machine that ferry can use, or
+# 90 where none is seen.
+gpu_architectures() {
+  local found=''
+  if command -v nvidia-smi >/dev/null; then
+    found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' |
+      awk '/^[0-9]+$/ && $1 >= 80' | sort -nu | paste -sd ';') || true
+  fi
+  echo "${found:-90}"
+}
