@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "backend/op_bench.h"
 #include "cli/commands.h"
+#include "cli/run_setup.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
 
@@ -20,8 +21,7 @@ void print_line(const std::string& line) {
 }
 
 void bench_all_ops(const RunConfig& config) {
-  const std::unique_ptr<Backend> backend =
-      create_backend(config.backend, {.threads = static_cast<int>(config.threads)});
+  const std::unique_ptr<Backend> backend = create_backend(config.backend, backend_options(config));
   OpBenchOptions options;
   options.threads = config.threads > 0 ? static_cast<int>(config.threads) : available_threads();
   options.level = simd_level();

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "cli/commands.h"
 #include "cli/run_folder.h"
+#include "cli/run_setup.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "io/printable.h"
@@ -60,8 +61,7 @@ int run_generate(const CommandLine& line) {
   const ModelConfig model = load_model_config(folder);
   require_byte_vocabulary(model, "ferry generate");
 
-  const std::unique_ptr<Backend> backend =
-      create_backend(config.backend, {.threads = static_cast<int>(config.threads)});
+  const std::unique_ptr<Backend> backend = create_backend(config.backend, backend_options(config));
   EngineOptions options;
   options.dtype = config.dtype;
   options.training = false;

@@ -77,6 +77,10 @@ SequenceOrder order_of(const RunConfig& config) {
   return config.order == RunConfig::Order::kShuffled ? SequenceOrder::kShuffled : SequenceOrder::kSequential;
 }
 
+BackendOptions backend_options(const RunConfig& config) {
+  return {.threads = static_cast<int>(config.threads), .device = static_cast<int>(config.device)};
+}
+
 EngineOptions engine_options(const RunConfig& config) {
   EngineOptions options;
   options.dtype = config.dtype;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "cli/command_line.h"
 #include "config/model_config.h"
 #include "data/batch_loader.h"
@@ -23,6 +24,8 @@ ModelConfig model_of(const RunConfig& config);
 std::vector<TokenSource> token_sources(const CommandLine& line, const std::vector<std::string>& paths);
 
 SequenceOrder order_of(const RunConfig& config);
+
+BackendOptions backend_options(const RunConfig& config);
 
 EngineOptions engine_options(const RunConfig& config);
 

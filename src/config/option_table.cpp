@@ -95,6 +95,8 @@ std::vector<Option> make_table() {
       {"backend", "run", TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda"}},
        "What computes; auto is cuda where it works, else cpu; cpu:sync runs each call at once, for debugging", kShort,
        kTrain | kGenerate | kBench},
+      {"device", "run", IntOption{&C::device, 0, 1023},
+       "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort, kTrain | kGenerate | kBench},
       {"threads", "run", IntOption{&C::threads, 0, 4096}, "CPU threads; 0 = all available", kShort,
        kTrain | kGenerate | kBench},
       {"quiet", "run", BoolOption{&C::quiet}, "Print warnings and errors only", kShort, kTrain},

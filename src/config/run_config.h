@@ -59,6 +59,7 @@ struct RunConfig {
   std::int64_t eval_every = 0;   // 0 = only at the end
   std::int64_t eval_tokens = 0;  // 0 = all of val_data
   std::string backend = "auto";
+  std::int64_t device = 0;   // index of the GPU
   std::int64_t threads = 0;  // 0 = all available
   bool quiet = false;
   std::string log_file;

@@ -2,6 +2,7 @@
 #include "cli/command_line.h"
 
 #include "catch.h"
+#include "cli/run_setup.h"
 #include "config/config_file.h"
 #include "config/embedded_default.h"
 #include "temp_file.h"
@@ -97,6 +98,15 @@ TEST_CASE("bench takes a target") {
   CHECK(line.bench_target == "ops");
   CHECK(line.config.threads == 3);
   CHECK(line.config.dtype == DType::kF32);
+}
+
+TEST_CASE("threads and device reach the backend") {
+  const BackendOptions given =
+      backend_options(parse_command_line({"bench", "ops", "--threads", "3", "--device", "2"}).config);
+  CHECK(given.threads == 3);
+  CHECK(given.device == 2);
+  CHECK(backend_options(RunConfig{}).device == 0);
+  CHECK(refusal({"bench", "ops", "--device", "-1"}).find("expected an integer from 0 to 1023") != std::string::npos);
 }
 
 TEST_CASE("a missing bench target lists the targets") {
