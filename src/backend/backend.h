@@ -128,7 +128,8 @@ struct BackendOptions {
 };
 
 /// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says
-/// so). Throws Error{kConfig} for an unknown name, Error{kDevice} where the device cannot be used.
+/// so), "check:A,B" (A, with every op compared with B's: check_backend.h). Throws Error{kConfig} for an unknown name,
+/// Error{kDevice} where the device cannot be used.
 std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options);
 
 }  // namespace ferry

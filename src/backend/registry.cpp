@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of backends. Another backend is another line of kBackends.
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "backend/backend.h"
+#include "backend/check_backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_factory.h"
 #include "core/error.h"
@@ -41,15 +44,35 @@ constexpr Entry kBackends[] = {
     {"cuda", create_cuda_backend},
 };
 
-}  // namespace
+constexpr std::string_view kCheckPrefix = "check:";
 
-std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options) {
+std::unique_ptr<Backend> create_plain(const std::string& name, const BackendOptions& options) {
   std::string known;
   for (const Entry& entry : kBackends) {
     if (name == entry.name) return entry.create(options);
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+    known += std::string(entry.name) + ", ";
   }
-  detail::throw_error(ErrorKind::kConfig, fmt::format("backend is '{}': expected one of {}", name, known));
+  detail::throw_error(ErrorKind::kConfig,
+                      fmt::format("backend is '{}': expected one of {}or check:A,B with two of these", name, known));
+}
+
+/// `name` starts with kCheckPrefix.
+std::unique_ptr<Backend> create_check(const std::string& name, const BackendOptions& options) {
+  const std::string pair = name.substr(kCheckPrefix.size());
+  FERRY_CHECK(pair.find(kCheckPrefix) == std::string::npos, kConfig,
+              "backend is '{}': check compares two plain backends, not another check: expected check:A,B", name);
+  const std::size_t comma = pair.find(',');
+  FERRY_CHECK(comma != std::string::npos, kConfig,
+              "backend is '{}': check compares two backends: expected check:A,B, such as check:cuda,cpu", name);
+  const std::string subject = pair.substr(0, comma), reference = pair.substr(comma + 1);
+  auto subject_backend = create_plain(subject, options);
+  return create_check_backend({subject, std::move(subject_backend)}, {reference, create_plain(reference, options)});
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options) {
+  return name.starts_with(kCheckPrefix) ? create_check(name, options) : create_plain(name, options);
 }
 
 }  // namespace ferry
