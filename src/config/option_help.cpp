@@ -38,7 +38,10 @@ std::string default_of(const Option& option) {
 // Short choices are worth their place in the help; ranges are in --help-all.
 std::string choices_of(const Option& option) {
   if (const auto* kind = std::get_if<EnumOption>(&option.kind)) return fmt::format("{}", fmt::join(kind->choices, "|"));
-  if (const auto* kind = std::get_if<TextOption>(&option.kind)) return fmt::format("{}", fmt::join(kind->choices, "|"));
+  if (const auto* kind = std::get_if<TextOption>(&option.kind)) {
+    const std::string pairs = kind->pair_prefix == nullptr ? "" : fmt::format("|{}:A,B", kind->pair_prefix);
+    return fmt::format("{}{}", fmt::join(kind->choices, "|"), pairs);
+  }
   return "";
 }
 

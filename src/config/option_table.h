@@ -40,12 +40,13 @@ struct RealOption {
 struct BoolOption {
   bool RunConfig::*field;
 };
-/// Never empty. kChoice is one of `choices`.
+/// Never empty. kChoice is one of `choices`, or two of them as "<pair_prefix>:A,B" where there is a prefix.
 struct TextOption {
   enum class Form { kName, kPath, kChoice };
   std::string RunConfig::*field;
   Form form;
   std::vector<const char*> choices;
+  const char* pair_prefix = nullptr;
 };
 struct PathListOption {
   std::vector<std::string> RunConfig::*field;

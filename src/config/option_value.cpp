@@ -46,6 +46,16 @@ std::optional<int> index_of(const std::vector<const char*>& choices, std::string
   return static_cast<int>(found - choices.begin());
 }
 
+bool is_choice(const TextOption& option, std::string_view text) {
+  if (index_of(option.choices, text)) return true;
+  const std::string prefix = option.pair_prefix == nullptr ? "" : fmt::format("{}:", option.pair_prefix);
+  if (prefix.empty() || !text.starts_with(prefix)) return false;
+  const std::string_view pair = text.substr(prefix.size());
+  const std::size_t comma = pair.find(',');
+  return comma != std::string_view::npos && index_of(option.choices, pair.substr(0, comma)) &&
+         index_of(option.choices, pair.substr(comma + 1));
+}
+
 // A path that starts with a dash is nearly always a flag whose value was forgotten.
 bool is_path(std::string_view text) { return !text.empty() && text[0] != '-' && is_text(text); }
 
@@ -85,7 +95,7 @@ struct Store {
     const auto* got = std::get_if<std::string>(&value);
     if (got == nullptr || got->empty() || !is_text(*got)) return false;
     if (option.form == TextOption::Form::kPath && !is_path(*got)) return false;
-    if (option.form == TextOption::Form::kChoice && !index_of(option.choices, *got)) return false;
+    if (option.form == TextOption::Form::kChoice && !is_choice(option, *got)) return false;
     config.*option.field = *got;
     return true;
   }
@@ -124,7 +134,11 @@ struct Describe {
   }
   std::string operator()(const BoolOption&) const { return "true or false"; }
   std::string operator()(const TextOption& option) const {
-    if (option.form == TextOption::Form::kChoice) return one_of(option.choices);
+    if (option.form == TextOption::Form::kChoice) {
+      const std::string choices = one_of(option.choices);
+      if (option.pair_prefix == nullptr) return choices;
+      return fmt::format("{}, or {}:A,B with two of these", choices, option.pair_prefix);
+    }
     return option.form == TextOption::Form::kPath ? "a path (UTF-8, not starting with -)" : "text that is not empty";
   }
   std::string operator()(const PathListOption&) const { return "one or more paths (UTF-8, not starting with -)"; }

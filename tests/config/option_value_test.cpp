@@ -103,7 +103,17 @@ TEST_CASE("a switch takes true and false only") {
 
 TEST_CASE("a choice lists what is allowed") {
   CHECK(refusal("schedule", std::string("cos")) == "schedule = \"cos\": expected one of constant, linear, cosine, wsd");
-  CHECK(refusal("backend", std::string("gpu")) == "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda");
+  CHECK(refusal("backend", std::string("gpu")) ==
+        "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda, or check:A,B with two of these");
+}
+
+TEST_CASE("the backend may be a check of two") {
+  CHECK(refusal("backend", std::string("check:cuda,cpu")).empty());
+  CHECK(refusal("backend", std::string("check:cpu:sync,auto")).empty());
+  for (const char* wrong : {"check", "check:", "check:cuda", "check:cuda,", "check:cuda,gpu", "check:cuda,cpu,cpu",
+                            "check:check:cuda,cpu,cpu", "trace:cuda,cpu"}) {
+    CHECK(!refusal("backend", std::string(wrong)).empty());
+  }
 }
 
 TEST_CASE("a path is not empty, is UTF-8 and is no flag") {
