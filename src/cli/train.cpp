@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "cli/run_setup.h"
 #include "cli/train_report.h"
 #include "config/config_file.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "io/printable.h"
 #include "train/interrupt.h"
@@ -48,10 +50,11 @@ class TrainRun {
     if (config_.val_data.empty()) return;
     val_data_.emplace(SequenceSet(token_sources(line, config_.val_data), config_.seq_len, model_.vocab_size),
                       config_.batch_size);
+    check_evaluation_data(*val_data_, options_.eval_tokens);  // now, not after hours of training
   }
 
   int run() {
-    backend_ = create_backend(config_.backend, backend_options(config_));
+    backend_ = create_backend(config_.backend, {.threads = static_cast<int>(config_.threads)});
     engine_ = std::make_unique<Engine>(*backend_, model_, engine_options(config_));
     if (config_.init_from.empty()) {
       engine_->initialize(static_cast<std::uint64_t>(config_.seed));
@@ -63,8 +66,23 @@ class TrainRun {
     const InterruptGuard guard;
     MetricsFile metrics(folder_.metrics());
     metrics.write(run_metrics());
-    const TrainResult result = train(metrics);
-    return finish(result, metrics);
+    Trainer trainer({.engine = *engine_,
+                     .train_data = train_data_,
+                     .val_data = val_data_ ? &*val_data_ : nullptr,
+                     .progress = progress_,
+                     .metrics = &metrics},
+                    options_);
+    TrainResult result;
+    try {
+      result = trainer.run([] { return InterruptGuard::signal() != 0; });
+      save(result);
+      if (result.error) std::rethrow_exception(result.error);
+      metrics.write(end_metrics(result, result.interrupted ? "interrupted" : "finished"));
+    } catch (...) {
+      write_failed(trainer.result(), metrics);
+      throw;
+    }
+    return finish(result);
   }
 
  private:
@@ -92,43 +110,45 @@ class TrainRun {
             .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0};
   }
 
-  TrainResult train(MetricsFile& metrics) {
-    Trainer trainer({.engine = *engine_,
-                     .train_data = train_data_,
-                     .val_data = val_data_ ? &*val_data_ : nullptr,
-                     .progress = progress_,
-                     .metrics = &metrics},
-                    options_);
+  /// A failure to save does not hide the error that ended the run.
+  void save(const TrainResult& result) {
+    progress_.clear();
+    if (result.error) {
+      log::warn("an error stopped the run after step {}, saving the weights", result.steps);
+    } else if (result.interrupted) {
+      log::warn("{}: stopped after step {}, saving the weights; press Ctrl-C again to quit at once",
+                InterruptGuard::name(InterruptGuard::signal()), result.steps);
+    }
     try {
-      return trainer.run([] { return InterruptGuard::signal() != 0; });
-    } catch (...) {
-      metrics.write(EndMetrics{
-          .status = "failed", .step = 0, .tokens = 0, .loss = {}, .val_loss = {}, .tokens_per_s = {}, .elapsed_s = 0});
-      throw;
+      save_model(folder_.model(), model_, config_.dtype, *engine_);
+      write_loss_svg(folder_.plot(), {.title = fmt::format("{} on {}", config_.output, config_.train_data.front()),
+                                      .train = result.train_curve,
+                                      .val = result.val_curve});
+    } catch (const Error& error) {
+      if (!result.error) throw;
+      log::error("{}", error.what());
     }
   }
 
-  int finish(const TrainResult& result, MetricsFile& metrics) {
-    const int signal = InterruptGuard::signal();
-    progress_.clear();
-    if (signal != 0) {
-      log::warn("{}: stopped after step {}, saving the weights; press Ctrl-C again to quit at once",
-                InterruptGuard::name(signal), result.steps);
-    }
-    save_model(folder_.model(), model_, config_.dtype, *engine_);
-    write_loss_svg(folder_.plot(), {.title = fmt::format("{} on {}", config_.output, config_.train_data.front()),
-                                    .train = result.train_curve,
-                                    .val = result.val_curve});
-    metrics.write(end_metrics(result));
+  int finish(const TrainResult& result) {
     progress_.print("");
     print_all(progress_, describe_end(result, folder_, has_byte_vocabulary(model_)));
-    if (result.interrupted) return 128 + signal;
+    if (result.interrupted) return 128 + InterruptGuard::signal();
     if (config_.sample_tokens > 0 && has_byte_vocabulary(model_)) print_sample();
     return 0;
   }
 
-  static EndMetrics end_metrics(const TrainResult& result) {
-    EndMetrics end{.status = result.interrupted ? "interrupted" : "finished",
+  /// While an exception is on its way: a line that cannot be written must not replace it.
+  static void write_failed(const TrainResult& result, MetricsFile& metrics) noexcept {
+    try {
+      metrics.write(end_metrics(result, "failed"));
+    } catch (const std::exception& error) {
+      log::warn("{}", error.what());
+    }
+  }
+
+  static EndMetrics end_metrics(const TrainResult& result, const char* status) {
+    EndMetrics end{.status = status,
                    .step = result.steps,
                    .tokens = result.tokens,
                    .loss = {},

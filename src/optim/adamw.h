@@ -62,7 +62,7 @@ SimdLevel adamw_path(SimdLevel level);
 
 /// p *= decay; m, v updated; p -= step_size * m / (sqrt(v) / sqrt_correction2 + eps).
 /// The same bits at every level, size, alignment and cut of the range. Blocks; single-threaded.
-/// A finite master that would stream as infinity is stored so: the caller's check of the weights names it.
+/// A finite master that would stream as infinity is stored so: a save refuses it (save_model).
 /// NaN is stored as 0x7fc00000, in bf16 as 0x7fc0, in weights and moments alike.
 /// Throws Error{kShape | kDType} for a missing array or a wrong type, Error{kDevice} for a level that the CPU lacks.
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level);

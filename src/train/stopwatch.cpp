@@ -13,16 +13,18 @@ void Throughput::count_step(std::int64_t n_tokens) {
 }
 
 void Throughput::pause() {
-  if (started()) pause_began_s_ = watch_->seconds();
+  if (started() && !pause_began_s_) pause_began_s_ = watch_->seconds();
 }
 
 void Throughput::resume() {
-  if (started()) paused_s_ += watch_->seconds() - pause_began_s_;
+  if (!pause_began_s_) return;
+  paused_s_ += watch_->seconds() - *pause_began_s_;
+  pause_began_s_.reset();
 }
 
 Throughput::Count Throughput::now() const {
   if (!started()) return {};
-  return {.seconds = watch_->seconds() - paused_s_, .steps = steps_, .tokens = tokens_};
+  return {.seconds = pause_began_s_.value_or(watch_->seconds()) - paused_s_, .steps = steps_, .tokens = tokens_};
 }
 
 Throughput::Rate Throughput::rate(const Count& count) {

@@ -47,7 +47,7 @@ class Throughput {
 
   std::optional<Stopwatch> watch_;
   double paused_s_ = 0;
-  double pause_began_s_ = 0;
+  std::optional<double> pause_began_s_;  // while paused
   std::int64_t steps_ = 0;
   std::int64_t tokens_ = 0;
   Count last_lap_;

@@ -17,15 +17,27 @@ std::size_t total_bytes(const std::vector<MemoryLine>& lines) {
   return total;
 }
 
-void check_finite(double loss, std::int64_t step, double lr) {
+void check_finite(const char* what, double loss, std::int64_t step, double lr) {
   FERRY_CHECK(
       std::isfinite(loss), kDevice,
-      "the loss of step {} is {}: training diverged at lr {:g} and nothing is saved; lower lr, raise warmup_steps, "
+      "the {} of step {} is {}: training diverged at lr {:g} and nothing is saved; lower lr, raise warmup_steps, "
       "or look for damaged values in the data or init_from",
-      step, loss, lr);
+      what, step, loss, lr);
+}
+
+void check_any_target(std::int64_t n_tokens) {
+  FERRY_CHECK(n_tokens > 0, kConfig, "val_data holds no valid target: its mask leaves nothing to evaluate");
 }
 
 }  // namespace
+
+void check_evaluation_data(EvaluationBatches& data, std::int64_t eval_tokens) {
+  data.rewind();
+  Batch batch;
+  std::int64_t n_tokens = 0;
+  while ((eval_tokens == 0 || n_tokens < eval_tokens) && data.next(batch)) n_tokens += batch.n_valid_targets;
+  check_any_target(n_tokens);
+}
 
 Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
     : parts_(parts),
@@ -38,25 +50,52 @@ Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
 }
 
 TrainResult Trainer::run(const std::function<bool()>& stop) {
-  Batch batch;
-  while (n_launched_ < steps_ && !stop()) {
-    step(batch);
-    if (evaluation_due()) evaluate();
-  }
-  const bool interrupted = n_launched_ < steps_;
+  attempt([&] { train(stop); });
   parts_.engine.finish();  // before the last loss is read, so that the last lap is as long as its steps
   read_losses(0);
-  const Throughput::Rate rate = throughput_.total();
-  if (!interrupted && parts_.val_data != nullptr && (!last_eval_ || last_eval_->step != n_launched_)) evaluate();
-  return {.interrupted = interrupted,
+  const bool evaluated = last_eval_ && last_eval_->step == n_launched_;
+  if (!error_ && !interrupted_ && parts_.val_data != nullptr && !evaluated) attempt([&] { evaluate(stop); });
+  throughput_.pause();
+  return result();
+}
+
+TrainResult Trainer::result() const {
+  return {.interrupted = interrupted_,
+          .error = error_,
           .steps = n_launched_,
           .tokens = tokens_,
           .loss = history_.mean_of_last(LossHistory::kTail),
           .last_eval = last_eval_,
-          .tokens_per_s = rate.tokens_per_s,
+          .tokens_per_s = throughput_.total().tokens_per_s,
           .elapsed_s = elapsed_.seconds(),
           .train_curve = history_.points(),
           .val_curve = val_curve_};
+}
+
+void Trainer::train(const StopFn& stop) {
+  Batch batch;
+  while (!error_ && !interrupted_ && n_launched_ < steps_) {
+    interrupted_ = stop();
+    if (interrupted_) return;
+    step(batch);
+    if (!error_ && evaluation_due()) evaluate(stop);
+  }
+}
+
+void Trainer::attempt(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kIo) throw;  // the device or the optimizer failed: the weights may be torn
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+template <class Metrics>
+void Trainer::write(const Metrics& metrics) {
+  if (parts_.metrics == nullptr) return;
+  attempt([&] { parts_.metrics->write(metrics); });
+  if (error_) parts_.metrics = nullptr;
 }
 
 void Trainer::step(Batch& batch) {
@@ -67,19 +106,23 @@ void Trainer::step(Batch& batch) {
   unread_.push_back({.number = number, .lr = lr, .n_tokens = batch.n_valid_targets});
   ++n_launched_;
   if (n_launched_ > 1) return read_losses(1);
-  read_losses(0);
   parts_.engine.finish();
+  read_losses(0);
   throughput_.start();
 }
 
 void Trainer::read_losses(std::size_t n_unread) {
-  for (; unread_.size() > n_unread; unread_.pop_front()) report(unread_.front());
+  while (unread_.size() > n_unread) {
+    const LaunchedStep launched = unread_.front();
+    unread_.pop_front();
+    report(launched);
+  }
 }
 
 void Trainer::report(const LaunchedStep& launched) {
   const double loss = parts_.engine.loss(launched.number);
   ++n_read_;
-  check_finite(loss, n_read_, launched.lr);
+  check_finite("loss", loss, n_read_, launched.lr);
   tokens_ += launched.n_tokens;
   throughput_.count_step(launched.n_tokens);
   history_.add(n_read_, loss);
@@ -92,50 +135,57 @@ void Trainer::log_step(const LaunchedStep& launched, double loss) {
   ProgressState state = progress_state(loss, launched.lr);
   state.tokens_per_s = rate.tokens_per_s;
   parts_.progress.log(state);
-  if (parts_.metrics == nullptr) return;
   const double n_sequences = static_cast<double>(parts_.train_data.sequences().n_sequences());
   const double n_seen = static_cast<double>(n_read_) * static_cast<double>(batch_size_);
-  parts_.metrics->write(TrainMetrics{.step = n_read_,
-                                     .epoch = n_seen / n_sequences,
-                                     .loss = loss,
-                                     .lr = launched.lr,
-                                     .tokens = tokens_,
-                                     .tokens_per_s = rate.tokens_per_s,
-                                     .step_ms = rate.step_ms,
-                                     .stats = parts_.engine.stats(launched.number),
-                                     .device_bytes = device_bytes_,
-                                     .host_bytes = host_bytes_,
-                                     .elapsed_s = elapsed_.seconds()});
+  write(TrainMetrics{.step = n_read_,
+                     .epoch = n_seen / n_sequences,
+                     .loss = loss,
+                     .lr = launched.lr,
+                     .tokens = tokens_,
+                     .tokens_per_s = rate.tokens_per_s,
+                     .step_ms = rate.step_ms,
+                     .stats = parts_.engine.stats(launched.number),
+                     .device_bytes = device_bytes_,
+                     .host_bytes = host_bytes_,
+                     .elapsed_s = elapsed_.seconds()});
 }
 
 bool Trainer::evaluation_due() const {
   return options_.eval_every > 0 && parts_.val_data != nullptr && n_launched_ % options_.eval_every == 0;
 }
 
-void Trainer::evaluate() {
-  read_losses(0);
-  parts_.engine.finish();
-  throughput_.pause();
+bool Trainer::add_losses(const StopFn& stop, double& loss_sum, std::int64_t& n_tokens) {
   parts_.val_data->rewind();
   Batch batch;
-  double loss_sum = 0;
-  std::int64_t n_tokens = 0;
   while ((options_.eval_tokens == 0 || n_tokens < options_.eval_tokens) && parts_.val_data->next(batch)) {
+    if (stop()) return false;
     if (batch.n_valid_targets == 0) continue;
     loss_sum += parts_.engine.evaluate(batch);
     n_tokens += batch.n_valid_targets;
   }
-  FERRY_CHECK(n_tokens > 0, kConfig, "val_data holds no valid target: its mask leaves nothing to evaluate");
+  return true;
+}
+
+void Trainer::evaluate(const StopFn& stop) {
+  parts_.engine.finish();  // before the losses are read: the times of a step are known when it has ended
+  read_losses(0);
+  throughput_.pause();
+  double loss_sum = 0;
+  std::int64_t n_tokens = 0;
+  interrupted_ = !add_losses(stop, loss_sum, n_tokens);
+  throughput_.resume();
+  if (interrupted_) return;
+  check_any_target(n_tokens);
   const double val_loss = loss_sum / static_cast<double>(n_tokens);
+  check_finite("validation loss", val_loss, n_launched_, learning_rate(options_.schedule, n_launched_ - 1));
   last_eval_ = EvalMetrics{.step = n_launched_,
                            .val_loss = val_loss,
                            .val_tokens = n_tokens,
                            .byte_vocabulary = options_.byte_vocabulary,
                            .elapsed_s = elapsed_.seconds()};
   val_curve_.push_back({n_launched_, val_loss});
-  if (parts_.metrics != nullptr) parts_.metrics->write(*last_eval_);
+  write(*last_eval_);
   parts_.progress.print(describe(*last_eval_));
-  throughput_.resume();
 }
 
 ProgressState Trainer::progress_state(double loss, double lr) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -35,11 +36,16 @@ struct TrainerParts {
   MetricsFile* metrics = nullptr;  // may be absent
 };
 
+/// Reads what an evaluation would read. Throws Error{kIo} for a token outside of the vocabulary, Error{kConfig} when no
+/// target counts.
+void check_evaluation_data(EvaluationBatches& data, std::int64_t eval_tokens);
+
 struct TrainResult {
   bool interrupted = false;
-  std::int64_t steps = 0;   // taken
-  std::int64_t tokens = 0;  // valid targets trained
-  double loss = 0;          // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
+  std::exception_ptr error;  // of a data file or the metrics file: it ended the run, the weights are whole
+  std::int64_t steps = 0;    // taken
+  std::int64_t tokens = 0;   // valid targets trained
+  double loss = 0;           // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
   std::optional<EvalMetrics> last_eval;
   std::optional<double> tokens_per_s;  // without the first step and evaluations
   double elapsed_s = 0;
@@ -52,9 +58,13 @@ class Trainer {
  public:
   Trainer(const TrainerParts& parts, const TrainerOptions& options);
 
-  /// Trains to the end or until `stop` (asked before each step) says true; then all updates are done. A run that
-  /// reaches its end is evaluated. Throws Error{kDevice} for a loss that is not finite, and what the parts throw.
+  /// Trains to the end or until `stop` (asked before each step and each batch of an evaluation) says true; then all
+  /// updates are done. A run that reaches its end is evaluated; an evaluation that is stopped leaves no result.
+  /// Error{kIo} ends the run and is in the result. Throws Error{kDevice} for a loss that is not finite, and what else
+  /// the parts throw.
   TrainResult run(const std::function<bool()>& stop);
+  /// So far; also after run() has thrown.
+  TrainResult result() const;
 
  private:
   struct LaunchedStep {
@@ -63,12 +73,22 @@ class Trainer {
     std::int64_t n_tokens = 0;
   };
 
+  using StopFn = std::function<bool()>;
+
+  void train(const StopFn& stop);
+  /// Keeps an Error{kIo} of `work` in error_.
+  void attempt(const std::function<void()>& work);
   void step(Batch& batch);
   /// Reads losses until at most `n_unread` launched steps are left unread.
   void read_losses(std::size_t n_unread);
   void report(const LaunchedStep& launched);
   void log_step(const LaunchedStep& launched, double loss);
-  void evaluate();
+  void evaluate(const StopFn& stop);
+  /// Sums losses over the validation data; false when stopped.
+  bool add_losses(const StopFn& stop, double& loss_sum, std::int64_t& n_tokens);
+  /// Writes nothing more once a write has failed.
+  template <class Metrics>
+  void write(const Metrics& metrics);
   ProgressState progress_state(double loss, double lr) const;
   bool evaluation_due() const;
 
@@ -78,6 +98,8 @@ class Trainer {
   std::size_t device_bytes_ = 0;  // planned, constant
   std::size_t host_bytes_ = 0;
 
+  bool interrupted_ = false;
+  std::exception_ptr error_;  // the first
   std::int64_t batch_size_ = 0;
   std::deque<LaunchedStep> unread_;
   std::int64_t n_launched_ = 0;

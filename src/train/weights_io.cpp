@@ -81,6 +81,15 @@ void check_tied_head(const std::string& origin, const ModelFolder& folder) {
       origin, kHead, kEmbedding);
 }
 
+void check_finite(const ParameterInfo& info, std::int64_t first, const TensorView& piece) {
+  for (std::int64_t i = 0; i < piece.elems(); ++i) {
+    const float value = piece.dtype == DType::kF32 ? piece.as<float>()[i] : to_f32(piece.as<Bf16>()[i]);
+    FERRY_CHECK(std::isfinite(value), kDevice,
+                "element {} of {} is {} after training: it diverged and nothing is saved; lower lr or weight_decay",
+                first + i, info.name, value);
+  }
+}
+
 }  // namespace
 
 void check_same_model(const std::string& origin, const ModelConfig& wanted, const ModelConfig& found) {
@@ -143,7 +152,8 @@ void save_model(const std::filesystem::path& folder, const ModelConfig& config, 
     specs.push_back({.name = info.name, .dtype = safetensors_dtype(dtype), .shape = info.shape});
   }
   SafetensorsWriter writer(target.path() / "model.safetensors", std::move(specs));
-  engine.for_each_piece([&](const ParameterInfo& info, std::int64_t, TensorView piece) {
+  engine.for_each_piece([&](const ParameterInfo& info, std::int64_t first, TensorView piece) {
+    check_finite(info, first, piece);
     writer.append(info.name, {static_cast<const std::byte*>(piece.data), piece.size_bytes()});
   });
   writer.finish();

@@ -24,7 +24,8 @@ void check_tensors(const std::string& origin, const ParameterTable& table, const
 void load_weights(const std::filesystem::path& folder, const ModelConfig& config, Engine& engine);
 
 /// Writes config.json and model.safetensors in the engine's dtype; transformers loads the folder. It replaces an old
-/// folder only when complete. Blocks until it is on the disk. Throws Error{kIo}.
+/// folder only when complete. Blocks until it is on the disk. Throws Error{kIo}; Error{kDevice} for
+/// a weight that is not finite, and an old folder stays.
 void save_model(const std::filesystem::path& folder, const ModelConfig& config, DType dtype, Engine& engine);
 
 }  // namespace ferry

@@ -148,6 +148,36 @@ TEST_CASE("a run that diverges says so, fails and saves nothing") {
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"failed\""));
 }
 
+TEST_CASE("weights that the last update made infinite are not saved") {
+  const Workplace place;
+  std::string config = kConfig;
+  config.replace(config.find("val_data"), 22, "");
+  place.write("tiny.toml", config);
+  const Outcome outcome =
+      run_ferry(place, {"train", "tiny.toml", "--lr", "1e30", "--weight-decay", "1e30", "--steps", "1"});
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 5);
+  CHECK(contains(outcome.err, "after training: it diverged and nothing is saved"));
+  CHECK_FALSE(place.has("out/model"));
+  const std::string metrics = read_file(place.path() / "out/metrics.jsonl");
+  CHECK(contains(metrics, "\"status\":\"failed\",\"step\":1,\"tokens\":64"));
+}
+
+TEST_CASE("damaged training data end the run after its weights are saved") {
+  const Workplace place;
+  std::string ids;
+  for (int i = 0; i < 680; ++i) ids += std::string("a\0", 2);
+  ids.back() = '\7';
+  std::string header("FERRYTOK\1\0\0\0\2\0\0\0\0\1\0\0\0\0\0\0\xa8\2\0\0\0\0\0\0", 32);
+  place.write("train.bin", header + ids);
+  const Outcome outcome = run_ferry(place, {"train", "tiny.toml", "--train-data", "train.bin"});
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 3);
+  CHECK(contains(outcome.err, "is outside of the model's vocabulary"));
+  CHECK(place.has("out/model/model.safetensors"));
+  CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"failed\",\"step\""));
+}
+
 TEST_CASE("an output folder with weights or with foreign files is refused, an unfinished run's is reused") {
   const Workplace place;
   std::filesystem::create_directories(place.path() / "out");

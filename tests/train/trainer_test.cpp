@@ -17,6 +17,8 @@ namespace {
 
 const auto kNeverStop = [] { return false; };
 
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 TrainerOptions options(std::int64_t steps) {
   TrainerOptions result;
   result.schedule.steps = steps;
@@ -35,6 +37,14 @@ struct Recorded : TinyRun {
 
   TrainerParts parts() {
     return {.engine = *engine, .train_data = train, .val_data = &val, .progress = progress, .metrics = &metrics};
+  }
+
+  /// 40 sequences of raw ids; the last is outside of the vocabulary.
+  SequenceSet damaged() const {
+    std::string ids;
+    for (std::int64_t i = 0; i < 40 * (kSeqLen + 1); ++i) ids += std::string("a\0", 2);
+    ids.back() = '\7';
+    return SequenceSet({{folder.write("damaged.bin", ids), TokenFormat::kRawU16}}, kSeqLen, config.vocab_size);
   }
 
   std::vector<nlohmann::json> lines(const std::string& kind) const {
@@ -168,6 +178,78 @@ TEST_CASE("a loss that is not finite ends the run with step, loss, lr and advice
   run.engine->set_parameter(run.engine->parameters().parameters().size() - 1, 0, bad);  // the final norm
   const std::string message = thrown([&] { Trainer(run.parts(), options(5)).run(kNeverStop); });
   CHECK(message.starts_with("device: the loss of step 1 is nan: training diverged at lr 0.01"));
+}
+
+TEST_CASE("a damaged batch ends the run with the weights of the steps before it") {
+  Recorded run;
+  run.train = BatchLoader(run.damaged(), {.batch_size = TinyRun::kBatchSize});
+  const TrainResult result = Trainer(run.parts(), options(100)).run(kNeverStop);
+  CHECK(contains(thrown([&] { std::rethrow_exception(result.error); }), "token 1889 at position 679 is outside"));
+  CHECK_FALSE(result.interrupted);
+  CHECK(result.steps == 9);
+  CHECK(result.train_curve.size() == 9);
+  CHECK_FALSE(result.last_eval);
+}
+
+TEST_CASE("a failing evaluation keeps the trained weights and the error") {
+  Recorded run;
+  run.val = EvaluationBatches(run.damaged(), TinyRun::kBatchSize);
+  const TrainResult result = Trainer(run.parts(), options(7)).run(kNeverStop);
+  CHECK(contains(thrown([&] { std::rethrow_exception(result.error); }), "is outside of the model's vocabulary"));
+  CHECK(result.steps == 7);
+  Recorded straight;
+  Trainer(straight.parts(), options(7)).run(kNeverStop);
+  CHECK(fingerprint(*run.engine) == fingerprint(*straight.engine));
+}
+
+TEST_CASE("a metrics file that cannot be written ends the run with whole steps") {
+  Recorded run;
+  run.metrics = MetricsFile("/dev/full");
+  const TrainResult result = Trainer(run.parts(), options(100)).run(kNeverStop);
+  CHECK(contains(thrown([&] { std::rethrow_exception(result.error); }), "/dev/full"));
+  CHECK(result.steps == 1);
+  CHECK(result.train_curve.size() == 1);
+}
+
+TEST_CASE("validation data are checked before training") {
+  Recorded run;
+  EvaluationBatches damaged(run.damaged(), TinyRun::kBatchSize);
+  CHECK(contains(thrown([&] { check_evaluation_data(damaged, 0); }), "is outside of the model's vocabulary"));
+  CHECK(thrown([&] { check_evaluation_data(damaged, 1); }) == "");
+  run.folder.write("masked.txt", simple_text(4));
+  run.folder.write("masked.txt.mask", std::string(simple_text(4).size(), '\0'));
+  EvaluationBatches masked(
+      SequenceSet({{run.folder.path() / "masked.txt", TokenFormat::kBytes}}, TinyRun::kSeqLen, 256), 1);
+  CHECK(contains(thrown([&] { check_evaluation_data(masked, 0); }), "config: val_data holds no valid target"));
+}
+
+TEST_CASE("a stop during an evaluation leaves it without a result") {
+  Recorded run;
+  int asked = 0;  // 2 times before a step, then in the evaluation
+  const TrainResult result = Trainer(run.parts(), options(2)).run([&] { return ++asked > 4; });
+  CHECK(result.interrupted);
+  CHECK(result.steps == 2);
+  CHECK_FALSE(result.last_eval);
+  CHECK(run.lines("eval").empty());
+}
+
+TEST_CASE("the optimizer's time of the first step is known when it is logged") {
+  Recorded run;
+  Trainer(run.parts(), options(1)).run(kNeverStop);
+  CHECK(run.lines("train").at(0)["adamw_ms"] > 0);
+}
+
+TEST_CASE("a run that throws keeps its counts") {
+  Recorded run;
+  Trainer trainer(run.parts(), options(9));
+  const auto poison = [&, n = 0]() mutable {
+    if (++n == 4) run.engine->set_parameter(0, 0, std::vector<float>(256 * 16, NAN));
+    return false;
+  };
+  CHECK(contains(thrown([&] { trainer.run(poison); }), "the loss of step 4 is nan"));
+  CHECK(trainer.result().train_curve.size() == 3);
+  CHECK(trainer.result().tokens == 3 * TinyRun::kBatchSize * TinyRun::kSeqLen);
+  CHECK(trainer.result().elapsed_s > 0);
 }
 
 TEST_CASE("lengths below 1 are refused") {

@@ -184,3 +184,12 @@ TEST_CASE("a folder that is not there is an io error") {
   TinyRun run;
   CHECK(thrown([&] { load_weights(run.folder.path() / "absent", run.config, *run.engine); }).starts_with("io: "));
 }
+
+TEST_CASE("weights that are not finite are not saved") {
+  const DType dtype = GENERATE(DType::kF32, DType::kBf16);
+  TinyRun run(dtype);
+  run.engine->set_parameter(0, 37, std::vector<float>(1, INFINITY));
+  const auto save = [&] { save_model(run.folder.path() / "model", run.config, dtype, *run.engine); };
+  CHECK(contains(thrown(save), "device: element 37 of model.embed_tokens.weight is inf"));
+  CHECK_FALSE(std::filesystem::exists(run.folder.path() / "model"));
+}
