@@ -54,7 +54,7 @@ class TrainRun {
   }
 
   int run() {
-    backend_ = create_backend(config_.backend, {.threads = static_cast<int>(config_.threads)});
+    backend_ = create_backend(config_.backend, backend_options(config_));
     engine_ = std::make_unique<Engine>(*backend_, model_, engine_options(config_));
     if (config_.init_from.empty()) {
       engine_->initialize(static_cast<std::uint64_t>(config_.seed));
