@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/op_bench.h"
+
+#include <algorithm>
+#include <set>
+
+#include "catch.h"
+
+namespace ferry {
+namespace {
+
+const OpBenchModel kSmall = {2, 8, 16, 24, 4, 2, 4, 32, 3, {DType::kF32, DType::kBf16}};
+
+std::vector<OpBenchRow> rows_of(bool device) {
+  const auto backend = create_backend("cpu", {.threads = 1});
+  OpBenchOptions options;
+  options.device = device;
+  options.seconds_per_op = 0;
+  options.models = {kSmall};
+  std::vector<OpBenchRow> reported;
+  const auto rows = bench_ops(*backend, options, [&](const OpBenchRow& row) { reported.push_back(row); });
+  CHECK(reported.size() == rows.size());
+  CHECK(backend->device_bytes() == 0);
+  CHECK(backend->host_bytes() == 0);
+  return rows;
+}
+
+std::set<std::string> names(const std::vector<OpBenchRow>& rows) {
+  std::set<std::string> result;
+  for (const OpBenchRow& row : rows) result.insert(row.op);
+  return result;
+}
+
+const OpBenchRow& row_of(const std::vector<OpBenchRow>& rows, const std::string& op, DType dtype) {
+  const auto found = std::ranges::find_if(rows, [&](const auto& row) { return row.op == op && row.dtype == dtype; });
+  REQUIRE(found != rows.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("bench ops on the host times products beside Eigen and the rest beside copies") {
+  const auto rows = rows_of(false);
+  CHECK(names(rows) == std::set<std::string>{"y = x W^T", "d_x = d_y W", "d_W = d_y^T x", "attention_forward",
+                                             "attention_backward", "rmsnorm_forward", "rmsnorm_backward", "rope",
+                                             "swiglu_forward", "swiglu_backward", "sum_of_squares",
+                                             "cross_entropy_chunk", "cross_entropy_backward"});
+  for (const OpBenchRow& row : rows) {
+    INFO(row.op);
+    CHECK(row.ms > 0);
+    CHECK(row.rate > 0);
+    CHECK((row.yardstick > 0) == !row.op.starts_with("attention"));
+    CHECK(row.unit == (row.op.starts_with("attention") || row.op.find('=') != std::string::npos ? "GFLOP/s" : "GB/s"));
+  }
+  CHECK(row_of(rows, "y = x W^T", DType::kBf16).shape == "16 x 32 x 16");
+  CHECK(row_of(rows, "rmsnorm_forward", DType::kF32).shape == "24 x 16");
+}
+
+TEST_CASE("bench ops for a device times the ops of a whole step back to back") {
+  const auto rows = rows_of(true);
+  for (const char* op : {"y = x W^T + c", "f32 d_x += d_y W", "rmsnorm_forward + x", "rmsnorm_backward + x",
+                         "embedding_forward", "cast", "adamw (f32 state)", "adamw (bf16 state)"}) {
+    INFO(op);
+    const OpBenchRow& row = row_of(rows, op, DType::kBf16);
+    CHECK(row.ms > 0);
+    CHECK(row.unit == (std::string(op).find('=') != std::string::npos ? "TFLOP/s" : "GB/s"));
+  }
+  row_of(rows, "adamw", DType::kF32);
+  CHECK(row_of(rows, "y = x W^T", DType::kBf16).yardstick == 0);
+}
+
+TEST_CASE("the furthest from its yardstick has the lowest ratio") {
+  OpBenchRow none, half, most;
+  half.rate = 5;
+  half.yardstick = 10;
+  most.rate = 1;
+  most.yardstick = 1.1;
+  none.rate = 0.1;
+  const std::vector<OpBenchRow> rows = {none, most, half};
+  CHECK(furthest_from_yardstick(rows) == &rows[2]);
+  CHECK(furthest_from_yardstick({none}) == nullptr);
+}
+
+TEST_CASE("a row without a yardstick shows dashes") {
+  OpBenchRow row{"cast", "2 x 3", DType::kBf16, 0.5, 12.25, "GB/s", 0};
+  CHECK(to_line(row).ends_with("GB/s             -      -"));
+  row.yardstick = 24.5;
+  CHECK(to_line(row).ends_with("GB/s          24.5   0.50"));
+  CHECK(to_line(row).size() == op_bench_header().size());
+}
+
+}  // namespace ferry
