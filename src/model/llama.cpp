@@ -61,6 +61,8 @@ SwigluForward swiglu(const LlamaShape& s, const TensorView& gate_up, const Tenso
 void OpContext::run(const Op& op) const {
   if (measured_bytes != nullptr) {
     *measured_bytes = std::max(*measured_bytes, backend.scratch_bytes(op));
+  } else if (recorded != nullptr) {
+    recorded->push_back(op);
   } else {
     backend.enqueue(stream, op, scratch);
   }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend.h"
 #include "config/model_config.h"
@@ -20,6 +21,7 @@ struct OpContext {
   StreamRef stream = nullptr;
   Scratch scratch;
   std::size_t* measured_bytes = nullptr;  // set: nothing runs, the scratch that the ops would need is measured
+  std::vector<Op>* recorded = nullptr;    // set: nothing runs, the ops are appended
 
   void run(const Op& op) const;
 };

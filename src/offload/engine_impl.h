@@ -16,6 +16,13 @@
 
 namespace ferry {
 
+/// `config`, after checking it and the options. Throws Error{kConfig}.
+const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions& options);
+
+/// Rows of a vocabulary segment: those asked for, else as many as make a chunk's weights fit a layer's slot, and its
+/// logits the place of the MLP's activations (3F columns). Chunks are of about equal size.
+std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& options);
+
 /// Where everything lives: offsets into the device arena by purpose.
 struct DevicePlan {
   MemoryPlan memory;

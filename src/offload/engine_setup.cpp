@@ -9,8 +9,14 @@
 namespace ferry {
 namespace {
 
-/// A chunk's weights fit a layer's slot, and its logits fit where the MLP's activations were (3F columns). Chunks are
-/// of about equal size.
+std::int64_t piece_elems(const EngineOptions& options) {
+  return std::max<std::int64_t>(1, options.piece_bytes / static_cast<std::int64_t>(size_of(options.dtype)));
+}
+
+int threads_or_all(int threads) { return threads > 0 ? threads : available_threads(); }
+
+}  // namespace
+
 std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& options) {
   if (options.vocab_chunk > 0) return std::min(options.vocab_chunk, config.vocab_size);
   const std::int64_t attention = (2 * config.n_heads + 2 * config.n_kv_heads) * config.head_dim;
@@ -20,7 +26,7 @@ std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& 
   return (config.vocab_size + n_chunks - 1) / n_chunks;
 }
 
-const ModelConfig& checked(const ModelConfig& config, const EngineOptions& options) {
+const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions& options) {
   config.validate();
   FERRY_CHECK(options.batch_size >= 1, kConfig, "batch_size is {}: expected 1 or more", options.batch_size);
   FERRY_CHECK(options.seq_len >= 1, kConfig, "seq_len is {}: expected 1 or more", options.seq_len);
@@ -33,17 +39,9 @@ const ModelConfig& checked(const ModelConfig& config, const EngineOptions& optio
   return config;
 }
 
-std::int64_t piece_elems(const EngineOptions& options) {
-  return std::max<std::int64_t>(1, options.piece_bytes / static_cast<std::int64_t>(size_of(options.dtype)));
-}
-
-int threads_or_all(int threads) { return threads > 0 ? threads : available_threads(); }
-
-}  // namespace
-
 Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOptions& options)
     : backend_(backend),
-      config_(checked(config, options)),
+      config_(checked_model(config, options)),
       options_(options),
       parameters_(config_, choose_vocab_chunk(config_, options_)),
       pieces_(parameters_, piece_elems(options_)),

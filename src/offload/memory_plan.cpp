@@ -12,7 +12,8 @@ namespace ferry {
 MemoryPlan::Id MemoryPlan::add(std::string purpose, std::size_t size_bytes, PhaseSet phases) {
   constexpr std::size_t kAlign = Buffer::kAlignment;
   const std::size_t rounded = phases.empty() ? 0 : (size_bytes + kAlign - 1) / kAlign * kAlign;
-  buffers_.push_back({std::move(purpose), rounded, phases, 0});
+  const bool alone = reuse_ == Reuse::kNever && !phases.empty();
+  buffers_.push_back({std::move(purpose), rounded, alone ? PhaseSet::all() : phases, 0});
   return static_cast<Id>(buffers_.size()) - 1;
 }
 

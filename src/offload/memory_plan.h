@@ -62,6 +62,10 @@ class PhaseSet {
 class MemoryPlan {
  public:
   using Id = int;
+  enum class Reuse { kByPhase, kNever };
+
+  /// kNever: every buffer keeps its place to itself, as if it held something in all phases.
+  explicit MemoryPlan(Reuse reuse = Reuse::kByPhase) : reuse_(reuse) {}
 
   /// Sizes are rounded up to Buffer::kAlignment. A buffer of no phase takes no memory.
   Id add(std::string purpose, std::size_t size_bytes, PhaseSet phases);
@@ -84,6 +88,7 @@ class MemoryPlan {
   };
   std::size_t first_fit(const Planned& buffer, const std::vector<const Planned*>& placed) const;
 
+  Reuse reuse_;
   std::vector<Planned> buffers_;
   std::size_t arena_bytes_ = 0;
 };

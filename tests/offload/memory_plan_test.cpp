@@ -19,6 +19,17 @@ TEST_CASE("buffers that share a phase never overlap, others may") {
   CHECK(plan.arena_bytes() == 1024 + 512);
 }
 
+TEST_CASE("without reuse no buffer shares memory, and one of no phase still takes none") {
+  MemoryPlan plan(MemoryPlan::Reuse::kNever);
+  const auto a = plan.add("a", 1000, {Phase::kForwardMlp});
+  const auto b = plan.add("b", 600, {Phase::kHead});
+  plan.add("never", 5000, {});
+  plan.pack();
+  CHECK(plan.offset(a) == 0);
+  CHECK(plan.offset(b) == 1024);
+  CHECK(plan.arena_bytes() == 1024 + 768);
+}
+
 TEST_CASE("random buffers are packed without overlap and the peak's lines add up") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const CounterRng rng(seed, "plan");
