@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step is read one step later, as in training: reading never makes the engine wait.
+#include "train/step_bench.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "train/human_units.h"
+#include "train/stopwatch.h"
+
+namespace ferry {
+namespace {
+
+Batch random_batch(const ModelConfig& config, const StepBenchOptions& options, std::uint64_t index) {
+  Batch batch{.batch_size = options.batch_size, .seq_len = options.seq_len, .inputs = {}, .targets = {}};
+  const std::int64_t n = options.batch_size * options.seq_len;
+  const CounterRng rng(options.seed, fmt::format("bench batch {}", index));
+  const auto token = [&](std::int64_t i) {
+    return static_cast<std::int32_t>(rng.bits(static_cast<std::uint64_t>(i)) %
+                                     static_cast<std::uint64_t>(config.vocab_size));
+  };
+  for (std::int64_t i = 0; i < n; ++i) {
+    batch.inputs.push_back(token(i));
+    batch.targets.push_back(token(n + i));
+  }
+  batch.n_valid_targets = n;
+  return batch;
+}
+
+template <class Value>
+Value median_of(const std::vector<StepStats>& stats, Value StepStats::*field) {
+  std::vector<Value> values;
+  for (const StepStats& each : stats) values.push_back(each.*field);
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+std::string line(const char* label, const std::string& text) { return fmt::format("{:<9} {}", label, text); }
+
+std::string describe_rate(std::int64_t size_bytes, double step_ms) {
+  return fmt::format("{:.1f} GB/s", static_cast<double>(size_bytes) / step_ms / 1e6);
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> values) {
+  FERRY_ASSERT(!values.empty());
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return {.median = (values[(n - 1) / 2] + values[n / 2]) / 2, .min = values.front(), .max = values.back()};
+}
+
+StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
+  FERRY_ASSERT(options.steps >= 1 && options.untimed_steps >= 1);
+  constexpr std::int64_t kBatches = 4;
+  std::vector<Batch> batches;
+  for (std::uint64_t i = 0; i < kBatches; ++i) batches.push_back(random_batch(config, options, i));
+
+  std::vector<double> step_ms;
+  std::vector<StepStats> stats;
+  const Stopwatch watch;
+  double last_end_s = 0;
+  const std::int64_t measured = options.untimed_steps + options.steps;
+  std::int64_t previous = engine.train_step(batches[0], options.lr);
+  for (std::int64_t step = 0; step < measured; ++step) {
+    const auto next = batches.begin() + (step + 1) % kBatches;
+    const std::int64_t launched = engine.train_step(*next, options.lr);
+    engine.loss(previous);
+    const StepStats of_step = engine.stats(previous);
+    const double end_s = watch.seconds();
+    if (step >= options.untimed_steps) {
+      step_ms.push_back((end_s - last_end_s) * 1e3);
+      stats.push_back(of_step);
+    }
+    last_end_s = end_s;
+    previous = launched;
+  }
+  engine.finish();
+  return {.steps = options.steps,
+          .untimed_steps = options.untimed_steps,
+          .tokens_per_step = options.batch_size * options.seq_len,
+          .step_ms = spread_of(step_ms),
+          .compute_ms = median_of(stats, &StepStats::compute_ms),
+          .adamw_ms = median_of(stats, &StepStats::adamw_ms),
+          .launcher_wait_ms = median_of(stats, &StepStats::launcher_wait_ms),
+          .h2d_bytes = median_of(stats, &StepStats::h2d_bytes),
+          .d2h_bytes = median_of(stats, &StepStats::d2h_bytes)};
+}
+
+std::optional<double> model_flop_utilization(double model_flop, double step_ms, std::optional<double> peak_flop_s) {
+  if (!peak_flop_s) return std::nullopt;
+  return model_flop / (step_ms / 1e3) / *peak_flop_s;
+}
+
+std::string describe(const Spread& step_ms) {
+  return fmt::format("median {:.3f} ms ({:.3f} to {:.3f})", step_ms.median, step_ms.min, step_ms.max);
+}
+
+std::string describe_speed(std::int64_t tokens, double step_ms) {
+  return human_count(static_cast<double>(tokens) / step_ms * 1e3) + " tokens/s";
+}
+
+std::vector<std::string> describe(const StepBenchResult& result, const StepBenchContext& context) {
+  const double ms = result.step_ms.median;
+  const double tera = context.model_flop / 1e12;
+  const auto mfu = model_flop_utilization(context.model_flop, ms, context.peak_flop_s);
+  const std::string share =
+      mfu ? fmt::format("{:.1f} % of {:.0f} TFLOP/s", *mfu * 100, *context.peak_flop_s / 1e12) : "-";
+  return {
+      line("step",
+           fmt::format("{}, {} steps after {} untimed", describe(result.step_ms), result.steps, result.untimed_steps)),
+      line("speed", describe_speed(result.tokens_per_step, ms)),
+      line("MFU", fmt::format("{}: {:.3f} TFLOP of the model per step, {:.1f} TFLOP/s", share, tera, tera / ms * 1e3)),
+      line("compute", fmt::format("{:.3f} ms, first to last op", result.compute_ms)),
+      line("adamw", fmt::format("{:.3f} ms busy on the CPU", result.adamw_ms)),
+      line("waits", fmt::format("{:.3f} ms of the launching thread for updates", result.launcher_wait_ms)),
+      line("to device", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.h2d_bytes)),
+                                    describe_rate(result.h2d_bytes, ms))),
+      line("to host", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.d2h_bytes)),
+                                  describe_rate(result.d2h_bytes, ms))),
+      line("memory",
+           fmt::format("{} device, {} host", human_bytes(context.device_bytes), human_bytes(context.host_bytes)))};
+}
+
+}  // namespace ferry
