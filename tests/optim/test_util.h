@@ -2,10 +2,12 @@
 // Shared by the tests of this folder: noise, parameters in every storage format, error messages.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -118,6 +120,12 @@ class Parameters {
   void fill_gradient(std::int64_t step) {
     for (std::int64_t i = 0; i < n_; ++i) set_gradient(i, noise(i, step));
   }
+  /// With a zero or an infinity, a denormal or a NaN among the noise.
+  void fill_delicate_gradient(std::int64_t step) {
+    fill_gradient(step);
+    if (n_ > 20) set_gradient(20, step == 3 ? std::numeric_limits<float>::infinity() : 0);
+    if (n_ > 21) set_gradient(21, step == 4 ? -std::numeric_limits<float>::quiet_NaN() : 1e-42F);
+  }
 
   bool same_bits_as(const Parameters& other) const {
     return same_bits(weight_, other.weight_) && same_bits(low_, other.low_) && same_bits(m_, other.m_) &&
@@ -149,5 +157,23 @@ class Parameters {
   std::int64_t offset_;
   std::vector<std::uint8_t> weight_, low_, m_, v_, gradient_;
 };
+
+/// Weights and moments with a few delicate values among the noise.
+inline Parameters delicate_parameters(Format format, std::int64_t n, std::int64_t offset = 0) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr std::array<float, 8> kWeights = {-0.0F, 1e-40F, -1e-45F, kInf, -kNan, 1.00390625F, 3.4e38F, 0.0F};
+  Parameters p(format, n, offset);
+  p.fill();
+  for (std::int64_t i = 0; i < n; ++i) {
+    p.set_m(i, noise(i, 1000));
+    p.set_v(i, std::abs(noise(i, 1001)));
+    if (i % 5 == 4) p.set_weight(i, kWeights[static_cast<std::size_t>(i / 5) % kWeights.size()]);
+    if (i % 31 == 7) p.set_v(i, 1e-41F);
+    if (i % 37 == 3) p.set_m(i, -kNan);
+    if (i % 53 == 2) p.set_v(i, -1);
+  }
+  return p;
+}
 
 }  // namespace ferry::test
