@@ -6,8 +6,9 @@
 
 #include "backend/cpu/op_table.h"
 #include "catch.h"
+#include "core/thread_pool.h"
 #include "ops/bound_op.h"
-#include "ops/op_runners.h"
+#include "ops/cpu_runners.h"
 
 namespace {
 std::atomic<int> n_allocations = 0;

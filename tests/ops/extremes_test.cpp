@@ -33,7 +33,7 @@ void run(const OpRunner& runner, const Tensors& tensors, Args args = {}) {
 
 }  // namespace
 
-TEST_CASE("cross-entropy of extreme logits is finite and exact") {
+TEST_CASE("cross-entropy of extreme logits is finite and exact", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     const Tensors t = cross_entropy_tensors(kF32, {1e4, -1e4, 0, -1e4, -1e4, -1e4}, {0, 2});
@@ -47,7 +47,7 @@ TEST_CASE("cross-entropy of extreme logits is finite and exact") {
   }
 }
 
-TEST_CASE("a chunk lower, higher or as high as those before it updates the log-sum-exp stably") {
+TEST_CASE("a chunk lower, higher or as high as those before it updates the log-sum-exp stably", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     for (const double before : {-1e4, -3.0, 0.0, 3.0, 1e4}) {
       INFO(runner.name << " " << before);
@@ -62,13 +62,13 @@ TEST_CASE("a chunk lower, higher or as high as those before it updates the log-s
       const double top = std::max(before, 2.0);
       const double want =
           top + std::log(2 * std::exp(before - top) + std::exp(-top) + std::exp(1 - top) + std::exp(2 - top));
-      CHECK(difference(runner.name, second.at("lse"), std::vector<double>{want}) == "");
+      CHECK(difference(runner.name, CrossEntropyChunk::kName, second.at("lse"), std::vector<double>{want}) == "");
       CHECK(second.at("target_logit").values() == std::vector<double>{2});
     }
   }
 }
 
-TEST_CASE("chunks of minus infinity leave the log-sum-exp as it was") {
+TEST_CASE("chunks of minus infinity leave the log-sum-exp as it was", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = cross_entropy_tensors(kF32, {-kInf, -kInf}, {7});
@@ -82,9 +82,9 @@ TEST_CASE("chunks of minus infinity leave the log-sum-exp as it was") {
   }
 }
 
-TEST_CASE("targets that do not count give no loss and no gradient") {
-  for (const DType dtype : {kF32, DType::kBf16}) {
-    for (const OpRunner& runner : op_runners()) {
+TEST_CASE("targets that do not count give no loss and no gradient", FERRY_OP_TAGS) {
+  for (const OpRunner& runner : op_runners()) {
+    for (const DType dtype : {kF32, DType::kBf16}) {
       INFO(runner.name);
       const Tensors t = cross_entropy_tensors(dtype, {1, 2, 3, 4, 5, 6}, {-100, -100});
       run<CrossEntropyChunk>(runner, t);
@@ -96,7 +96,7 @@ TEST_CASE("targets that do not count give no loss and no gradient") {
   }
 }
 
-TEST_CASE("NaN logits make the loss NaN") {
+TEST_CASE("NaN logits make the loss NaN", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     for (const std::vector<double>& logits :
          {std::vector<double>{NAN, 1, 2}, std::vector<double>{1, NAN, -kInf}, std::vector<double>{NAN, NAN, NAN}}) {
@@ -108,7 +108,7 @@ TEST_CASE("NaN logits make the loss NaN") {
   }
 }
 
-TEST_CASE("attention with extreme scores picks the largest, and NaN stays in its rows") {
+TEST_CASE("attention with extreme scores picks the largest, and NaN stays in its rows", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = {{"q", TestTensor(kF32, {1, 3, 1, 1})},
@@ -130,7 +130,7 @@ TEST_CASE("attention with extreme scores picks the largest, and NaN stays in its
   }
 }
 
-TEST_CASE("swiglu saturates without overflow and passes NaN on") {
+TEST_CASE("swiglu saturates without overflow and passes NaN on", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = {{"gate", TestTensor(kF32, {1, 5})},   {"up", TestTensor(kF32, {1, 5})},
@@ -140,14 +140,14 @@ TEST_CASE("swiglu saturates without overflow and passes NaN on") {
     t["up"].set(std::vector<double>(5, 2.0));
     t["d_y"].set(std::vector<double>(5, 1.0));
     run<SwigluForward>(runner, t);
-    CHECK(difference(runner.name, t.at("y"), std::vector<double>{2e4, 0, 0, 0, NAN}) == "");
+    CHECK(difference(runner.name, SwigluForward::kName, t.at("y"), std::vector<double>{2e4, 0, 0, 0, NAN}) == "");
     run<SwigluBackward>(runner, t);
-    CHECK(difference(runner.name, t.at("d_gate"), std::vector<double>{2, 0, 1, 0, NAN}) == "");
-    CHECK(difference(runner.name, t.at("d_up"), std::vector<double>{1e4, 0, 0, 0, NAN}) == "");
+    CHECK(difference(runner.name, SwigluBackward::kName, t.at("d_gate"), std::vector<double>{2, 0, 1, 0, NAN}) == "");
+    CHECK(difference(runner.name, SwigluBackward::kName, t.at("d_up"), std::vector<double>{1e4, 0, 0, 0, NAN}) == "");
   }
 }
 
-TEST_CASE("casts round to nearest even and keep infinities and NaN") {
+TEST_CASE("casts round to nearest even and keep infinities and NaN", FERRY_OP_TAGS) {
   const std::vector<double> x = {1,
                                  1 + 0x1p-8,
                                  1 + 3 * 0x1p-8,

@@ -36,7 +36,7 @@ constexpr DType kF32 = DType::kF32;
 
 }  // namespace
 
-TEST_CASE("rmsnorm backward is the derivative of its forward") {
+TEST_CASE("rmsnorm backward is the derivative of its forward", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = {{"x", random_tensor(kF32, {3, 19}, "x")},
@@ -57,12 +57,12 @@ TEST_CASE("rmsnorm backward is the derivative of its forward") {
     const Values d_y = t["d_y"].values();
     const auto of_x = [&](const Values& v) { return dot(d_y, rmsnorm_reference(v, weight, forward.eps)); };
     const auto of_weight = [&](const Values& v) { return dot(d_y, rmsnorm_reference(x, v, forward.eps)); };
-    CHECK(difference(runner.name, t["d_x"], gradient(of_x, x)) == "");
-    CHECK(difference(runner.name, t["d_weight"], gradient(of_weight, weight)) == "");
+    CHECK(difference(runner.name, RmsNormBackward::kName, t["d_x"], gradient(of_x, x)) == "");
+    CHECK(difference(runner.name, RmsNormBackward::kName, t["d_weight"], gradient(of_weight, weight)) == "");
   }
 }
 
-TEST_CASE("swiglu backward is the derivative of its forward") {
+TEST_CASE("swiglu backward is the derivative of its forward", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = {{"gate", random_tensor(kF32, {2, 37}, "gate", 2)},
@@ -78,12 +78,12 @@ TEST_CASE("swiglu backward is the derivative of its forward") {
     const Values d_y = t["d_y"].values();
     const auto of_gate = [&](const Values& v) { return dot(d_y, swiglu_reference(v, up)); };
     const auto of_up = [&](const Values& v) { return dot(d_y, swiglu_reference(gate, v)); };
-    CHECK(difference(runner.name, t["d_gate"], gradient(of_gate, gate)) == "");
-    CHECK(difference(runner.name, t["d_up"], gradient(of_up, up)) == "");
+    CHECK(difference(runner.name, SwigluBackward::kName, t["d_gate"], gradient(of_gate, gate)) == "");
+    CHECK(difference(runner.name, SwigluBackward::kName, t["d_up"], gradient(of_up, up)) == "");
   }
 }
 
-TEST_CASE("attention backward is the derivative of its forward") {
+TEST_CASE("attention backward is the derivative of its forward", FERRY_OP_TAGS) {
   const AttentionShape shape = {2, 3, 5, 4, 2, 6, 0.5};
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
@@ -107,13 +107,13 @@ TEST_CASE("attention backward is the derivative of its forward") {
     const auto of_q = [&](const Values& x) { return dot(d_o, attention_reference(shape, x, k, v).o); };
     const auto of_k = [&](const Values& x) { return dot(d_o, attention_reference(shape, q, x, v).o); };
     const auto of_v = [&](const Values& x) { return dot(d_o, attention_reference(shape, q, k, x).o); };
-    CHECK(difference(runner.name, t["d_q"], gradient(of_q, q)) == "");
-    CHECK(difference(runner.name, t["d_k"], gradient(of_k, k)) == "");
-    CHECK(difference(runner.name, t["d_v"], gradient(of_v, v)) == "");
+    CHECK(difference(runner.name, AttentionBackward::kName, t["d_q"], gradient(of_q, q)) == "");
+    CHECK(difference(runner.name, AttentionBackward::kName, t["d_k"], gradient(of_k, k)) == "");
+    CHECK(difference(runner.name, AttentionBackward::kName, t["d_v"], gradient(of_v, v)) == "");
   }
 }
 
-TEST_CASE("cross-entropy backward is the derivative of the mean loss") {
+TEST_CASE("cross-entropy backward is the derivative of the mean loss", FERRY_OP_TAGS) {
   const std::vector<std::int32_t> targets = {4, kIgnoreIndex, 0, 22};
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
@@ -136,12 +136,12 @@ TEST_CASE("cross-entropy backward is the derivative of the mean loss") {
     bind_tensors(backward, t);
     runner.run(backward);
     const auto of_logits = [&](const Values& x) { return cross_entropy_reference(x, targets); };
-    CHECK(difference(runner.name, t["loss"], Values{of_logits(logits)}) == "");
-    CHECK(difference(runner.name, t["logits"], gradient(of_logits, logits)) == "");
+    CHECK(difference(runner.name, CrossEntropyLoss::kName, t["loss"], Values{of_logits(logits)}) == "");
+    CHECK(difference(runner.name, CrossEntropyBackward::kName, t["logits"], gradient(of_logits, logits)) == "");
   }
 }
 
-TEST_CASE("inverse rope undoes rope") {
+TEST_CASE("inverse rope undoes rope", FERRY_OP_TAGS) {
   for (const OpRunner& runner : op_runners()) {
     INFO(runner.name);
     Tensors t = {{"x", random_tensor(kF32, {2, 3, 2, 10}, "x")},
@@ -162,7 +162,7 @@ TEST_CASE("inverse rope undoes rope") {
       bind_tensors(rope, t);
       runner.run(rope);
     }
-    CHECK(difference(runner.name, t["x"], x) == "");
+    CHECK(difference(runner.name, Rope::kName, t["x"], x) == "");
   }
 }
 

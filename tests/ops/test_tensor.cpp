@@ -117,8 +117,9 @@ TestTensor random_tensor(DType dtype, std::vector<std::int64_t> shape, const std
   return tensor;
 }
 
-std::string difference(const std::string& backend, const TestTensor& got, std::span<const double> want) {
-  const Tolerance& allowed = tolerance(backend, got.view().dtype);
+std::string difference(const std::string& backend, const char* op, const TestTensor& got,
+                       std::span<const double> want) {
+  const Tolerance& allowed = tolerance(backend, op, got.view().dtype);
   const std::vector<double> values = got.values();
   if (values.size() != want.size()) return "sizes differ";
   double largest = 0;

@@ -42,11 +42,15 @@ class TestTensor {
   std::shared_ptr<std::vector<std::byte>> storage_;
 };
 
+/// For CHECK, which would print all of bits() == bits().
+inline bool same_bits(const TestTensor& a, const TestTensor& b) { return a.bits() == b.bits(); }
+
 /// Normal values from a counter generator, as stored in `dtype`.
 TestTensor random_tensor(DType dtype, std::vector<std::int64_t> shape, const std::string& name, double scale = 1,
                          Placement placement = Placement::kAligned);
 
-/// "" when every element of `got` is within the backend's tolerance of `want`; else the worst index, got and want.
-std::string difference(const std::string& backend, const TestTensor& got, std::span<const double> want);
+/// "" when every element of `got` is within the tolerance that the backend has for an output of `op`; else the first
+/// index that is not, got and want.
+std::string difference(const std::string& backend, const char* op, const TestTensor& got, std::span<const double> want);
 
 }  // namespace ferry::test

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW as an op gives the bits of the scalar adamw_update, in all storage formats.
+#include "optim/adamw.h"
+
+#include "catch.h"
+#include "ops/op_runners.h"
+#include "optim/test_util.h"
+
+namespace ferry::test {
+namespace {
+
+Adamw op_on(Parameters& parameters, const AdamwScalars& scalars) {
+  const AdamwRange range = parameters.range();
+  const bool is_bf16 = range.dtype == DType::kBf16 && range.state == OptimizerState::kBf16;
+  const DType moment = is_bf16 ? DType::kBf16 : DType::kF32;
+  Adamw op;
+  op.weight = TensorView(range.weight, range.dtype, {range.n});
+  if (range.weight_low != nullptr) op.weight_low = TensorView(range.weight_low, DType::kI16, {range.n});
+  op.m = TensorView(range.m, moment, {range.n});
+  op.v = TensorView(range.v, moment, {range.n});
+  op.gradient = TensorView(const_cast<void*>(range.gradient), range.dtype, {range.n});
+  op.scalars = scalars;
+  return op;
+}
+
+void check_steps(const OpRunner& runner, Parameters got, const AdamwOptions& options, double lr) {
+  Parameters want = got;
+  for (std::int64_t step = 1; step <= 7; ++step) {
+    const AdamwScalars scalars = adamw_scalars(options, lr, step, true);
+    want.fill_delicate_gradient(step);
+    got.fill_delicate_gradient(step);
+    adamw_update(want.range(), scalars, SimdLevel::kScalar);
+    runner.run(op_on(got, scalars));
+    INFO("step " << step);
+    REQUIRE(got.same_bits_as(want));
+  }
+}
+
+}  // namespace
+
+// Infinities, NaN, denormals and negative second moments are among the values.
+TEST_CASE("adamw gives the host's bits in every format, size and alignment", FERRY_OP_TAGS) {
+  for (const OpRunner& runner : op_runners()) {
+    for (const Format& format : kFormats) {
+      for (const std::int64_t n : {1, 7, 8, 9, 22, 1027, 70001}) {
+        for (const std::int64_t offset : {0, 1}) {
+          INFO(runner.name << ", " << format.name << ", n " << n << ", offset " << offset);
+          check_steps(runner, delicate_parameters(format, n, offset), {0.9, 0.999, 1e-8, 0.1}, 1e-2);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("adamw gives the host's bits where updates vanish or overflow", FERRY_OP_TAGS) {
+  for (const OpRunner& runner : op_runners()) {
+    for (const Format& format : kFormats) {
+      for (const double lr : {0.0, 1e-45, 1e30}) {
+        INFO(runner.name << ", " << format.name << ", lr " << lr);
+        check_steps(runner, delicate_parameters(format, 1027), {0.0, 0.999, 1e-40, 0}, lr);
+      }
+    }
+  }
+}
+
+}  // namespace ferry::test
