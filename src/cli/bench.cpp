@@ -1,40 +1,121 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ferry bench`: measures this machine. `bench ops` times every op beside the machine's own speed.
+// `ferry bench`: measures this machine. `ops` times every op beside the machine's own speed, `step` training steps,
+// `floor` the products and attention of a step.
 #include <fmt/core.h>
 
 #include <cstdio>
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/device_peak.h"
 #include "backend/op_bench.h"
 #include "cli/commands.h"
 #include "cli/run_setup.h"
+#include "cli/train_report.h"
+#include "config/option_value.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "model/model_flop.h"
+#include "offload/step_floor.h"
+#include "train/step_bench.h"
 
 namespace ferry {
 namespace {
+
+constexpr std::int64_t kDefaultSteps = 20;
 
 void print_line(const std::string& line) {
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }
 
-void bench_all_ops(const RunConfig& config) {
-  const std::unique_ptr<Backend> backend = create_backend(config.backend, backend_options(config));
+void print_line(const char* label, const std::string& text) { print_line(fmt::format("{:<9} {}", label, text)); }
+
+ModelConfig bench_model(const CommandLine& line) {
+  FERRY_CHECK(!line.config.model.empty() || !line.config.init_from.empty(), kConfig,
+              "ferry bench {}: no model in '{}': set model (a preset, a Hugging Face folder or a config.json)",
+              line.bench_target, line.config_source);
+  return model_of(line.config);
+}
+
+std::unique_ptr<Backend> bench_backend(const CommandLine& line) {
+  auto backend = create_backend(line.config.backend, backend_options(line.config));
+  print_line("backend", backend->capabilities().name + ": " + backend->capabilities().description);
+  return backend;
+}
+
+void print_run(const CommandLine& line, const ModelConfig& model, const ParameterTable& parameters) {
+  const RunConfig& config = line.config;
+  print_line("model", fmt::format("{}: {}", config.model.empty() ? config.init_from : config.model,
+                                  describe_model(model, parameters.n_parameters(), config.dtype)));
+  const auto value = [&config](const char* key) {
+    return fmt::format("{} = {}", key, to_toml(get_option(config, *find_option(key))));
+  };
+  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}", config.batch_size, config.seq_len, value("offload"),
+                                value("recompute"), value("optimizer_state")));
+}
+
+void bench_all_ops(const CommandLine& line) {
+  const std::unique_ptr<Backend> backend = bench_backend(line);
   OpBenchOptions options;
-  options.threads = config.threads > 0 ? static_cast<int>(config.threads) : available_threads();
+  options.device = backend->capabilities().is_device;
+  options.threads = line.config.threads > 0 ? static_cast<int>(line.config.threads) : available_threads();
   options.level = simd_level();
-  print_line(backend->capabilities().name + ": " + backend->capabilities().description);
+  options.models = op_bench_models(options.device);
   print_line(op_bench_header());
-  bench_ops(*backend, options, [](const OpBenchRow& row) { print_line(to_line(row)); });
+  const auto rows = bench_ops(*backend, options, [](const OpBenchRow& row) { print_line(to_line(row)); });
+  if (const OpBenchRow* row = furthest_from_yardstick(rows)) {
+    print_line(fmt::format("furthest from its yardstick: {} {} {}, {:.0f} % of it", row->op, row->shape,
+                           to_string(row->dtype), row->ratio() * 100));
+  }
+}
+
+void bench_training_steps(const CommandLine& line) {
+  const RunConfig& config = line.config;
+  const ModelConfig model = bench_model(line);
+  const std::unique_ptr<Backend> backend = bench_backend(line);
+  Engine engine(*backend, model, engine_options(config));
+  print_run(line, model, engine.parameters());
+  engine.initialize(static_cast<std::uint64_t>(config.seed));
+  const StepBenchContext context{.model_flop = model_flop(model, config.batch_size, config.seq_len),
+                                 .peak_flop_s = dense_bf16_peak(backend->capabilities().description),
+                                 .device_bytes = backend->device_bytes(),
+                                 .host_bytes = backend->host_bytes()};
+  const StepBenchResult result = bench_steps(engine, model,
+                                             {.steps = config.steps > 0 ? config.steps : kDefaultSteps,
+                                              .untimed_steps = config.untimed_steps,
+                                              .batch_size = config.batch_size,
+                                              .seq_len = config.seq_len,
+                                              .lr = config.lr,
+                                              .seed = static_cast<std::uint64_t>(config.seed)});
+  for (const std::string& text : describe(result, context)) print_line(text);
+}
+
+void bench_floor(const CommandLine& line) {
+  const RunConfig& config = line.config;
+  const ModelConfig model = bench_model(line);
+  const std::unique_ptr<Backend> backend = bench_backend(line);
+  StepFloor floor(*backend, model, engine_options(config));
+  print_run(line, model, floor.parameters());
+  const std::vector<double> step_ms = floor.run(config.floor_seconds);
+  const Spread spread = spread_of(step_ms);
+  print_line("floor", fmt::format("{}, {} steps back to back", describe(spread), step_ms.size()));
+  print_line("speed", describe_speed(config.batch_size * config.seq_len, spread.median));
+  print_line("products", fmt::format("{} matrix products and attentions of {} per step, {}/s", floor.ops().size(),
+                                     describe_flop(floor.flop()), describe_flop(floor.flop() / spread.median * 1e3)));
 }
 
 }  // namespace
 
 int run_bench(const CommandLine& line) {
-  FERRY_ASSERT(line.bench_target == "ops");  // the command line knows no other
-  bench_all_ops(line.config);
+  if (line.bench_target == "ops") {
+    bench_all_ops(line);
+  } else if (line.bench_target == "step") {
+    bench_training_steps(line);
+  } else {
+    FERRY_ASSERT(line.bench_target == "floor");  // the command line knows no other
+    bench_floor(line);
+  }
   return 0;
 }
 

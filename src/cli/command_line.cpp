@@ -20,7 +20,7 @@
 namespace ferry {
 namespace {
 
-constexpr std::array<std::string_view, 1> kBenchTargets = {"ops"};
+constexpr std::array<std::string_view, 3> kBenchTargets = {"ops", "step", "floor"};
 
 // What the line says, before any value is looked at.
 struct RawLine {
@@ -31,8 +31,6 @@ struct RawLine {
   std::map<const Option*, std::vector<std::string>> texts;  // in the order given
   std::vector<std::string> unknown;
 };
-
-bool takes_config(Command command) { return command != Command::kBench; }
 
 bool is_switch(const Option& option) { return std::holds_alternative<BoolOption>(option.kind); }
 
@@ -72,10 +70,10 @@ RawLine split_line(const CommandInfo& command, const std::vector<std::string>& a
   app.set_help_flag();
   app.add_flag("-h,--help", raw.help);
   app.add_flag("--help-all", raw.help_all);
-  const CLI::Option* config = takes_config(command.command) ? declare(app, "--config") : nullptr;
+  const CLI::Option* config = declare(app, "--config");
   const auto declared = declare_options(app, command.command);
   parse(app, command, args);
-  if (config != nullptr) raw.config_files = config->results();
+  raw.config_files = config->results();
   for (const auto& [option, flag] : declared) {
     if (flag->count() != 0) raw.texts[option] = flag->results();
   }
@@ -88,8 +86,7 @@ RawLine split_line(const CommandInfo& command, const std::vector<std::string>& a
 void refuse_unknown(const CommandInfo& command, const RawLine& raw) {
   if (raw.unknown.empty()) return;
   const std::string word = raw.unknown.front().substr(0, raw.unknown.front().find('='));
-  std::vector<std::string> flags = {"--help", "--help-all"};
-  if (takes_config(command.command)) flags.emplace_back("--config");
+  std::vector<std::string> flags = {"--help", "--help-all", "--config"};
   for (const Option& option : option_table()) {
     if (!takes(command.command, option)) continue;
     flags.push_back(flag_of(option));
@@ -101,25 +98,48 @@ void refuse_unknown(const CommandInfo& command, const RawLine& raw) {
                                   shown(word), did_you_mean(word, known), command.name));
 }
 
-// The one argument that is not a flag, or "".
-std::string positional_of(const CommandInfo& command, const RawLine& raw) {
-  FERRY_CHECK(raw.positional.size() <= 1, kConfig, "ferry {}: '{}' is one argument too many, expected one {}",
-              command.name, shown(raw.positional[1]), command.positional);
-  return raw.positional.empty() ? "" : raw.positional.front();
+void refuse_surplus(const CommandInfo& command, const RawLine& raw) {
+  const std::size_t most = command.command == Command::kBench ? 2 : 1;
+  FERRY_CHECK(raw.positional.size() <= most, kConfig,
+              "ferry {}: '{}' is one argument too many (usage: ferry {} {} [flags])", command.name,
+              shown(raw.positional[most]), command.name, command.positional);
+}
+
+// An argument that is not a flag, or "".
+std::string positional_of(const RawLine& raw, std::size_t index) {
+  return raw.positional.size() <= index ? "" : raw.positional[index];
+}
+
+void read_bench_target(const RawLine& raw, CommandLine& line) {
+  line.bench_target = positional_of(raw, 0);
+  const std::string known = fmt::format("targets: {}", fmt::join(kBenchTargets, ", "));
+  FERRY_CHECK(!line.bench_target.empty(), kConfig, "ferry bench: no target ({})", known);
+  FERRY_CHECK(std::ranges::count(kBenchTargets, line.bench_target) != 0, kConfig,
+              "ferry bench: unknown target '{}'{} ({})", shown(line.bench_target),
+              did_you_mean(line.bench_target, kBenchTargets), known);
+}
+
+// Without a file. `bench --model` stands for the defaults of all other keys.
+bool runs_built_in(const CommandInfo& command, const RawLine& raw) {
+  return command.command == Command::kTrain ||
+         (command.command == Command::kBench && !raw.texts.contains(find_option("model")));
 }
 
 void read_config(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
   std::vector<std::string> files = raw.config_files;
-  if (command.command == Command::kTrain && !raw.positional.empty()) files.push_back(positional_of(command, raw));
+  const std::size_t place = command.command == Command::kBench ? 1 : 0;  // after the target
+  const std::string file = command.command == Command::kGenerate ? "" : positional_of(raw, place);
+  if (!file.empty()) files.push_back(file);
   FERRY_CHECK(files.size() <= 1, kConfig, "ferry {}: two config files, '{}' and '{}': give one", command.name,
               shown(files[0]), shown(files[1]));
   if (!files.empty()) {
     line.config_source = files.front();
     read_config_file(files.front(), line.config);
-  } else if (command.command == Command::kTrain) {
+  } else if (runs_built_in(command, raw)) {
     line.config_source = "built-in configs/tiny.toml";
     read_config_text(embedded_default_config(), line.config_source, line.config);
   }
+  if (command.command == Command::kBench) line.config.steps = line.config.epochs = 0;  // they are a training run's
 }
 
 // A run has one length: on the line, --steps replaces the file's epochs and the reverse.
@@ -140,20 +160,21 @@ void read_flags(const RawLine& raw, RunConfig& config) {
   replace_length(raw, config);
 }
 
-void read_positional(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
-  const std::string word = positional_of(command, raw);
-  if (command.command == Command::kBench) {
-    const std::string known = fmt::format("targets: {}", fmt::join(kBenchTargets, ", "));
-    FERRY_CHECK(!word.empty(), kConfig, "ferry bench: no target ({})", known);
-    FERRY_CHECK(std::ranges::count(kBenchTargets, word) != 0, kConfig, "ferry bench: unknown target '{}'{} ({})",
-                shown(word), did_you_mean(word, kBenchTargets), known);
-    line.bench_target = word;
+// Texts of one's own are not judged by the built-in config's validation text.
+void drop_built_in_validation(const RawLine& raw, CommandLine& line) {
+  const bool own_text = raw.texts.contains(find_option("train_data")) && !raw.texts.contains(find_option("val_data"));
+  if (line.config_source.starts_with("built-in") && own_text) {
+    line.config.val_data.clear();
+    line.config.eval_every = 0;
   }
-  if (command.command == Command::kGenerate && !word.empty()) {
-    FERRY_CHECK(!raw.texts.contains(find_option("model")), kConfig,
-                "ferry generate: two models, '{}' and --model: give one", shown(word));
-    line.config.model = word;
-  }
+}
+
+void read_model(const RawLine& raw, CommandLine& line) {
+  const std::string word = positional_of(raw, 0);
+  if (word.empty()) return;
+  FERRY_CHECK(!raw.texts.contains(find_option("model")), kConfig,
+              "ferry generate: two models, '{}' and --model: give one", shown(word));
+  line.config.model = word;
 }
 
 CommandLine only_text(std::string text) {
@@ -173,12 +194,15 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   const RawLine raw = split_line(command, {args.begin() + 1, args.end()});
   if (raw.help || raw.help_all) return only_text(command_help(command, raw.help_all));
   refuse_unknown(command, raw);
+  refuse_surplus(command, raw);
 
   CommandLine line;
   line.command = command.command;
+  if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
   read_flags(raw, line.config);
-  read_positional(command, raw, line);
+  drop_built_in_validation(raw, line);
+  if (command.command == Command::kGenerate) read_model(raw, line);
   validate(line.config, command.command);
   return line;
 }

@@ -15,7 +15,7 @@ struct CommandLine {
   Command command = Command::kTrain;
   RunConfig config;
   std::string config_source;  // the config file, "built-in configs/tiny.toml", or "" for defaults and flags alone
-  std::string bench_target;   // "ops"
+  std::string bench_target;   // "ops", "step" or "floor"
 };
 
 /// `args` without the program's name. Reads the config file, then lets the flags win, then checks the whole.

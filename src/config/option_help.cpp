@@ -109,8 +109,7 @@ std::string program_help() {
 }
 
 std::string command_help(const CommandInfo& command, bool all) {
-  std::string text =
-      fmt::format("{}\n\nUsage: ferry {} [{}] [flags]\n", command.help, command.name, command.positional);
+  std::string text = fmt::format("{}\n\nUsage: ferry {} {} [flags]\n", command.help, command.name, command.positional);
   bool hidden = false;
   std::string_view section;
   for (const Option& option : option_table()) {
@@ -124,9 +123,7 @@ std::string command_help(const CommandInfo& command, bool all) {
     text += option_help(option, all);
   }
   text += "\n";
-  if (command.command != Command::kBench) {
-    text += two_columns("--config PATH", "TOML file with these keys; flags win over it");
-  }
+  text += two_columns("--config PATH", "TOML file with these keys; flags win over it");
   text += two_columns("--help", "Print this text");
   text += two_columns("--help-all", hidden ? "Print all flags and their ranges" : "Print the ranges too");
   return text;
@@ -138,7 +135,7 @@ std::string cli_markdown() {
       "Made from the option table in `src/config/option_table.cpp`; a test compares the two.\n\n"
       "| command | what it does |\n|---|---|\n";
   for (const CommandInfo& info : command_table()) {
-    text += fmt::format("| `ferry {} [{}]` | {} |\n", info.name, info.positional, info.help);
+    text += fmt::format("| `ferry {} {}` | {} |\n", info.name, info.positional, info.help);
   }
   text += fmt::format(
       "\nEvery key below is a key of the TOML file, under its section, and a flag: `batch_size = 8` under `[data]` is\n"
@@ -149,6 +146,9 @@ std::string cli_markdown() {
       "- A flag of a list is repeated: `--train-data a.bin --train-data b.bin`.\n"
       "- Relative paths, in the file and on the line, count from the current directory.\n"
       "- Exactly one of `steps` and `epochs` is given; on the line, one replaces the other of the file.\n"
+      "- `ferry bench` leaves `steps` and `epochs` of the file alone: `bench step` times 20 steps, or `--steps`. "
+      "Without\n"
+      "  a file or `--model` it measures `configs/tiny.toml`; `ferry bench step --model llama-3.2-1b` needs no file.\n"
       "- `model` is a preset ({}), a folder or a config.json. A folder named like a preset is written `./name`.\n"
       "- An unknown key, a key in the wrong section, a duplicate or a value out of range is an error.\n"
       "- Keys that a command does not use may stand in its file.\n",

@@ -40,11 +40,12 @@ EnumOption enum_option(std::vector<const char*> choices) {
 std::vector<Option> make_table() {
   return {
       {"model", "model", TextOption{&C::model, Form::kName, {}},
-       "Shape of the model: a preset, a Hugging Face folder or a config.json", kShort, kTrain | kGenerate},
+       "Shape of the model: a preset, a Hugging Face folder or a config.json; generate: the folder of a trained model",
+       kShort, kTrain | kGenerate | kBench},
       {"init_from", "model", TextOption{&C::init_from, Form::kPath, {}},
        "Hugging Face folder with the first weights; without it they are random", kShort, kTrain},
       {"seed", "model", IntOption{&C::seed, 0, kMaxInt}, "Seed of random weights and of sampled text", kShort,
-       kTrain | kGenerate},
+       kTrain | kGenerate | kBench},
       {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}), "Storage type of weights and activations", kShort,
        kTrain | kGenerate | kBench},
 
@@ -52,8 +53,8 @@ std::vector<Option> make_table() {
       {"val_data", "data", PathListOption{&C::val_data}, "Validation files", kShort, kTrain},
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
        "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain},
-      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kTrain},
-      {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences of a step", kShort, kTrain},
+      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kTrain | kBench},
+      {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences of a step", kShort, kTrain | kBench},
       {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
        "Order of the sequences; shuffled is a new permutation in each epoch", kShort, kTrain},
       {"data_seed", "data", IntOption{&C::data_seed, 0, kMaxInt}, "Seed of the shuffled order", kShort, kTrain},
@@ -76,14 +77,16 @@ std::vector<Option> make_table() {
        kShort, kTrain},
       {"decay_embeddings", "optimizer", BoolOption{&C::decay_embeddings}, "Decay the embeddings too", kShort, kTrain},
       {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "bf16"}),
-       "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6)", kShort, kTrain},
+       "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6); dtype f32 has "
+       "f32",
+       kShort, kTrain | kBench},
 
       {"offload", "offload", enum_option<&C::offload>({"all", "none"}),
        "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device", kShort,
-       kTrain},
+       kTrain | kBench},
 
       {"steps", "run", IntOption{&C::steps, 1, kMaxSteps}, "Length of the run in steps (give this or epochs)", kShort,
-       kTrain},
+       kTrain | kBench},
       {"epochs", "run", IntOption{&C::epochs, 1, kMaxSteps}, "Length of the run in passes over the data", kShort,
        kTrain},
       {"output", "run", TextOption{&C::output, Form::kPath, {}}, "Folder for weights and metrics", kShort, kTrain},
@@ -113,15 +116,20 @@ std::vector<Option> make_table() {
       {"temperature", "generate", RealOption{&C::temperature, 0, 100},
        "Of generated text, a sample after training included; 0 takes the likeliest token", kShort, kTrain | kGenerate},
 
+      {"untimed_steps", "bench", IntOption{&C::untimed_steps, 1, kMaxSteps}, "Steps of `bench step` before those timed",
+       kShort, kBench},
+      {"floor_seconds", "bench", RealOption{&C::floor_seconds, 0, 3600},
+       "How long `bench floor` runs, at least one step", kShort, kBench},
+
       {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for the weights of a segment",
-       kAdvanced, kTrain},
+       kAdvanced, kTrain | kBench},
       {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for the gradients of a segment",
-       kAdvanced, kTrain},
+       kAdvanced, kTrain | kBench},
       {"vocab_chunk", "plan", IntOption{&C::vocab_chunk, 0, kMaxRows},
-       "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kTrain},
+       "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kTrain | kBench},
       {"recompute", "plan", enum_option<&C::recompute>({"lean", "none"}),
        "What backward computes again: lean all of a layer but its down projection, none keeps every activation",
-       kAdvanced, kTrain},
+       kAdvanced, kTrain | kBench},
   };
 }
 
@@ -129,9 +137,10 @@ std::vector<Option> make_table() {
 
 std::span<const CommandInfo> command_table() {
   static const std::vector<CommandInfo> table = {
-      {Command::kTrain, "train", "CONFIG", "Train a model; without a config file, a tiny one on a bundled text"},
-      {Command::kGenerate, "generate", "MODEL", "Continue a text with a trained byte-level model"},
-      {Command::kBench, "bench", "TARGET", "Measure this machine: `ops` times every operation of the backend"},
+      {Command::kTrain, "train", "[CONFIG]", "Train a model; without a config file, a tiny one on a bundled text"},
+      {Command::kGenerate, "generate", "[MODEL]", "Continue a text with a trained byte-level model"},
+      {Command::kBench, "bench", "TARGET [CONFIG]",
+       "Measure this machine: `ops` times every operation, `step` training steps, `floor` their products alone"},
   };
   return table;
 }

@@ -17,7 +17,7 @@ enum class Command : unsigned { kTrain = 1, kGenerate = 2, kBench = 4 };
 struct CommandInfo {
   Command command;
   const char* name;
-  const char* positional;  // its one argument that is not a flag
+  const char* positional;  // its arguments that are not flags, as a usage line shows them
   const char* help;
 };
 std::span<const CommandInfo> command_table();

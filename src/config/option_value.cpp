@@ -208,17 +208,20 @@ std::string allowed_values(const Option& option) { return std::visit(Describe{},
 std::string to_toml(const OptionValue& value) { return std::visit(ToToml{}, value); }
 
 void validate(const RunConfig& config, Command command) {
-  if (command != Command::kTrain) return;
+  if (command == Command::kGenerate) return;
+  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+  FERRY_CHECK(config.seq_len <= kMaxRows / config.batch_size, kConfig,
+              "seq_len = {} times batch_size = {} is more than {} tokens in one step: lower one of them",
+              config.seq_len, config.batch_size, kMaxRows);
+  FERRY_CHECK(config.dtype == DType::kBf16 || config.optimizer_state == RunConfig::OptimizerState::kF32, kConfig,
+              "optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
+  if (command == Command::kBench) return;
   FERRY_CHECK(!config.model.empty() || !config.init_from.empty(), kConfig,
               "no model: set model (a preset, a Hugging Face folder or a config.json) or init_from");
   FERRY_CHECK(!config.train_data.empty(), kConfig, "no training data: set train_data");
   FERRY_CHECK(config.steps == 0 || config.epochs == 0, kConfig,
               "steps = {} and epochs = {} are both given: give one of them", config.steps, config.epochs);
   FERRY_CHECK(config.steps != 0 || config.epochs != 0, kConfig, "no length of the run: give steps or epochs");
-  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
-  FERRY_CHECK(config.seq_len <= kMaxRows / config.batch_size, kConfig,
-              "seq_len = {} times batch_size = {} is more than {} tokens in one step: lower one of them",
-              config.seq_len, config.batch_size, kMaxRows);
   FERRY_CHECK(config.eval_every == 0 || !config.val_data.empty(), kConfig,
               "eval_every = {} has nothing to evaluate: set val_data, or eval_every = 0", config.eval_every);
 }

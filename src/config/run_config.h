@@ -71,6 +71,10 @@ struct RunConfig {
   std::int64_t max_tokens = 200;
   double temperature = 0.8;  // 0 = greedy
 
+  // bench
+  std::int64_t untimed_steps = 3;
+  double floor_seconds = 5;
+
   // plan
   std::int64_t weight_slots = 2;
   std::int64_t grad_slots = 2;

@@ -24,6 +24,7 @@ class StepFloor {
   /// Throws Error{kConfig | kMemory}.
   StepFloor(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 
+  const ParameterTable& parameters() const { return parameters_; }
   /// In the order of a step.
   const std::vector<Op>& ops() const { return ops_; }
   /// Arithmetic of one step's ops.

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/error.h"
 #include "core/rng.h"
@@ -103,26 +104,31 @@ std::string describe_speed(std::int64_t tokens, double step_ms) {
   return human_count(static_cast<double>(tokens) / step_ms * 1e3) + " tokens/s";
 }
 
+std::string describe_flop(double flop) {
+  const std::string text = human_count(flop);
+  const std::size_t digits = std::isalpha(static_cast<unsigned char>(text.back())) != 0 ? text.size() - 1 : text.size();
+  return fmt::format("{} {}FLOP", text.substr(0, digits), text.substr(digits));
+}
+
 std::vector<std::string> describe(const StepBenchResult& result, const StepBenchContext& context) {
   const double ms = result.step_ms.median;
-  const double tera = context.model_flop / 1e12;
   const auto mfu = model_flop_utilization(context.model_flop, ms, context.peak_flop_s);
   const std::string share =
       mfu ? fmt::format("{:.1f} % of {:.0f} TFLOP/s", *mfu * 100, *context.peak_flop_s / 1e12) : "-";
-  return {
-      line("step",
-           fmt::format("{}, {} steps after {} untimed", describe(result.step_ms), result.steps, result.untimed_steps)),
-      line("speed", describe_speed(result.tokens_per_step, ms)),
-      line("MFU", fmt::format("{}: {:.3f} TFLOP of the model per step, {:.1f} TFLOP/s", share, tera, tera / ms * 1e3)),
-      line("compute", fmt::format("{:.3f} ms, first to last op", result.compute_ms)),
-      line("adamw", fmt::format("{:.3f} ms busy on the CPU", result.adamw_ms)),
-      line("waits", fmt::format("{:.3f} ms of the launching thread for updates", result.launcher_wait_ms)),
-      line("to device", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.h2d_bytes)),
-                                    describe_rate(result.h2d_bytes, ms))),
-      line("to host", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.d2h_bytes)),
-                                  describe_rate(result.d2h_bytes, ms))),
-      line("memory",
-           fmt::format("{} device, {} host", human_bytes(context.device_bytes), human_bytes(context.host_bytes)))};
+  return {line("step", fmt::format("{}, {} steps after {} untimed", describe(result.step_ms), result.steps,
+                                   result.untimed_steps)),
+          line("speed", describe_speed(result.tokens_per_step, ms)),
+          line("MFU", fmt::format("{}: {} of the model per step, {}/s", share, describe_flop(context.model_flop),
+                                  describe_flop(context.model_flop / ms * 1e3))),
+          line("compute", fmt::format("{:.3f} ms, first to last op", result.compute_ms)),
+          line("adamw", fmt::format("{:.3f} ms busy on the CPU", result.adamw_ms)),
+          line("waits", fmt::format("{:.3f} ms of the launching thread for updates", result.launcher_wait_ms)),
+          line("to device", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.h2d_bytes)),
+                                        describe_rate(result.h2d_bytes, ms))),
+          line("to host", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.d2h_bytes)),
+                                      describe_rate(result.d2h_bytes, ms))),
+          line("memory",
+               fmt::format("{} device, {} host", human_bytes(context.device_bytes), human_bytes(context.host_bytes)))};
 }
 
 }  // namespace ferry

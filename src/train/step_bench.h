@@ -63,6 +63,9 @@ std::string describe(const Spread& step_ms);
 /// "57.2k tokens/s"
 std::string describe_speed(std::int64_t tokens, double step_ms);
 
+/// "64.3 TFLOP"
+std::string describe_flop(double flop);
+
 /// Lines with a label each.
 std::vector<std::string> describe(const StepBenchResult& result, const StepBenchContext& context);
 

@@ -109,12 +109,39 @@ TEST_CASE("threads and device reach the backend") {
   CHECK(refusal({"bench", "ops", "--device", "-1"}).find("expected an integer from 0 to 1023") != std::string::npos);
 }
 
+TEST_CASE("bench takes a config file after its target") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  for (const Args& args : {Args{"bench", "step", file}, Args{"bench", "floor", "--config", file}}) {
+    const CommandLine line = parse_command_line(args);
+    CHECK(line.bench_target == args[1]);
+    CHECK(line.config_source == file);
+    CHECK(line.config.model == "tiny");
+    CHECK(line.config.seq_len == 2048);
+    CHECK(line.config.steps == 0);  // those of a training run
+  }
+  CHECK(parse_command_line({"bench", "step", file, "--steps", "9"}).config.steps == 9);
+  CHECK(refusal({"bench", "step", file, "more"}) ==
+        "config: ferry bench: 'more' is one argument too many (usage: ferry bench TARGET [CONFIG] [flags])");
+}
+
+TEST_CASE("bench without a file measures the built-in config, or the model of the line with defaults") {
+  CHECK(parse_command_line({"bench", "step"}).config.model == "tiny");
+  CHECK(parse_command_line({"bench", "step"}).config.seq_len == 128);
+  const CommandLine line = parse_command_line({"bench", "floor", "--model", "llama-3.2-1b"});
+  CHECK(line.config_source.empty());
+  CHECK(line.config.model == "llama-3.2-1b");
+  CHECK(line.config.seq_len == 2048);
+  CHECK(has(refusal({"bench", "step", "--seq-len", "100000", "--batch-size", "1000000"}), "lower one of them"));
+}
+
 TEST_CASE("a missing bench target lists the targets") {
-  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops)");
+  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops, step, floor)");
 }
 
 TEST_CASE("an unknown bench target is refused with the nearest one") {
-  CHECK(refusal({"bench", "op"}) == "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops)");
+  CHECK(refusal({"bench", "op"}) ==
+        "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops, step, floor)");
 }
 
 TEST_CASE("help and version are texts") {
@@ -146,8 +173,8 @@ TEST_CASE("an unknown flag is refused with the nearest one") {
 }
 
 TEST_CASE("a flag of another command is unknown") {
-  CHECK(has(refusal({"bench", "ops", "--steps", "3"}), "unknown flag '--steps'"));
-  CHECK(has(refusal({"bench", "ops", "--config", "a"}), "unknown flag '--config'"));
+  CHECK(has(refusal({"bench", "ops", "--train-data", "a"}), "unknown flag '--train-data'"));
+  CHECK(has(refusal({"generate", "--steps", "3"}), "unknown flag '--steps'"));
 }
 
 TEST_CASE("a bad value names its flag and what is allowed") {
@@ -173,7 +200,8 @@ TEST_CASE("two config files are refused") {
 }
 
 TEST_CASE("an argument too many is refused") {
-  CHECK(refusal({"train", "a", "b"}) == "config: ferry train: 'b' is one argument too many, expected one CONFIG");
+  CHECK(refusal({"train", "a", "b"}) ==
+        "config: ferry train: 'b' is one argument too many (usage: ferry train [CONFIG] [flags])");
 }
 
 TEST_CASE("a missing config file is named") { CHECK(refusal({"train", "no.toml"}) == "io: no.toml: no such file"); }

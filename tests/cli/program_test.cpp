@@ -220,6 +220,37 @@ TEST_CASE("generate refuses a vocabulary that is not bytes") {
   check_refused(place, {"generate", "."}, 2, "ferry generate needs a tokenizer for a vocabulary of 512");
 }
 
+TEST_CASE("bench step and bench floor measure the model of a config file") {
+  const Workplace place;
+  const Outcome step = run_ferry(place, {"bench", "step", "tiny.toml", "--steps", "2", "--untimed-steps", "1"});
+  INFO(step.err);
+  REQUIRE(step.exit_code == 0);
+  for (const char* part : {"backend   cpu: ", "model     model.json: ", "run       4 x 16 tokens, offload = \"all\"",
+                           "step      median ", "2 steps after 1 untimed", "speed     ", "MFU       -: ", "compute   ",
+                           "adamw     ", "waits     ", "to device ", "to host   ", "memory    "}) {
+    INFO(part);
+    CHECK(contains(step.out, part));
+  }
+  const Outcome floor = run_ferry(place, {"bench", "floor", "tiny.toml", "--floor-seconds", "0"});
+  INFO(floor.err);
+  REQUIRE(floor.exit_code == 0);
+  for (const char* part : {"model     model.json: ", "floor     median ", "1 steps back to back", "tokens/s",
+                           "products  ", " matrix products and attentions of "}) {
+    INFO(part);
+    CHECK(contains(floor.out, part));
+  }
+  CHECK_FALSE(place.has("out"));
+}
+
+TEST_CASE("bench says what it cannot measure") {
+  const Workplace place;
+  place.write("none.toml", "[data]\nseq_len = 16\n");
+  check_refused(place, {"bench", "step", "none.toml"}, 2, "ferry bench step: no model in 'none.toml'");
+  check_refused(place, {"bench", "floor", "absent.toml"}, 3, "absent.toml");
+  check_refused(place, {"bench", "step", "tiny.toml", "--seq-len", "64"}, 2, "its max_position_embeddings is 32");
+  check_refused(place, {"bench", "stpe"}, 2, "did you mean 'step'?");
+}
+
 TEST_CASE("help and version go to stdout") {
   const Workplace place;
   CHECK(run_ferry(place, {"--help"}).exit_code == 0);

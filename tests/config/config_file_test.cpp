@@ -75,7 +75,7 @@ TEST_CASE("a key before the first section is sent to its own") {
 TEST_CASE("an unknown section lists the sections and the nearest one") {
   CHECK(refusal("[optimiser]\nlr = 0.1\n") ==
         "config: run.toml:1: unknown section [optimiser]: did you mean 'optimizer'? (sections: model, data, optimizer, "
-        "offload, run, generate, plan)");
+        "offload, run, generate, bench, plan)");
 }
 
 TEST_CASE("a value out of range is refused with file, line, key, value and what is allowed") {
@@ -143,9 +143,10 @@ TEST_CASE("every option survives a saved config") {
     RunConfig config;
     // The first of these that the option takes and that is not its default.
     for (const OptionValue& value :
-         {OptionValue(true), OptionValue(std::int64_t{3}), OptionValue(0.5), OptionValue(std::string("f32")),
-          OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")), OptionValue(std::string("linear")),
-          OptionValue(std::string("none")), OptionValue(std::string("u16")), OptionValue(std::string("cpu"))}) {
+         {OptionValue(true), OptionValue(std::int64_t{3}), OptionValue(std::int64_t{4}), OptionValue(0.5),
+          OptionValue(std::string("f32")), OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")),
+          OptionValue(std::string("linear")), OptionValue(std::string("none")), OptionValue(std::string("u16")),
+          OptionValue(std::string("cpu"))}) {
       if (is_allowed(option, value) && config == RunConfig{}) set_option(config, option, value, option.key);
     }
     INFO(option.key);

@@ -32,8 +32,9 @@ TEST_CASE("help shows choices and defaults") {
 TEST_CASE("help of a command lists its own flags only") {
   const std::string text = command_help(find_command("bench"), true);
   CHECK(has(text, "--threads"));
+  CHECK(has(text, "--floor-seconds"));
   CHECK_FALSE(has(text, "--lr"));
-  CHECK_FALSE(has(text, "--config"));
+  CHECK(has(text, "Usage: ferry bench TARGET [CONFIG] [flags]"));
 }
 
 TEST_CASE("help lines fit a terminal and have no trailing spaces") {

@@ -56,6 +56,12 @@ TEST_CASE("model FLOP utilization is a share of the peak, or unknown") {
   CHECK_FALSE(model_flop_utilization(50e12, 100, std::nullopt));
 }
 
+TEST_CASE("FLOP are shown with a unit that fits") {
+  CHECK(describe_flop(64.3e12) == "64.3 TFLOP");
+  CHECK(describe_flop(3.21e9) == "3.21 GFLOP");
+  CHECK(describe_flop(12) == "12 FLOP");
+}
+
 TEST_CASE("the report of a bench has speed, bytes moved and utilization") {
   const StepBenchResult result{.steps = 20,
                                .untimed_steps = 3,
@@ -74,7 +80,7 @@ TEST_CASE("the report of a bench has speed, bytes moved and utilization") {
   INFO(text);
   for (const char* line :
        {"step      median 200.000 ms (190.000 to 210.500), 20 steps after 3 untimed\n", "speed     41.0k tokens/s\n",
-        "MFU       25.0 % of 1000 TFLOP/s: 50.000 TFLOP of the model per step, 250.0 TFLOP/s\n", "compute   150.000 ms",
+        "MFU       25.0 % of 1000 TFLOP/s: 50.0 TFLOP of the model per step, 250 TFLOP/s\n", "compute   150.000 ms",
         "adamw     120.000 ms", "waits     30.000 ms", "to device 4.0 GiB per step, 21.5 GB/s\n",
         "to host   2.0 GiB per step, 10.7 GB/s\n", "memory    1.0 GiB device, 3.0 GiB host\n"}) {
     INFO(line);
