@@ -32,15 +32,15 @@ namespace detail {
 }  // namespace ferry
 
 /// The caller's or the user's fault: always on. FERRY_CHECK(ok, kShape, "x has {} rows, weight {}", a, b);
-#define FERRY_CHECK(condition, kind, ...)                                                    \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
-      ::ferry::detail::throw_error(::ferry::ErrorKind::kind, ::fmt::format(__VA_ARGS__));     \
+#define FERRY_CHECK(condition, kind, ...)                                                 \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
+      ::ferry::detail::throw_error(::ferry::ErrorKind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 /// Our own bug, never reachable by input: always on, throws std::logic_error with file and line.
-#define FERRY_ASSERT(condition)                                                              \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]]                                                           \
-      ::ferry::detail::assertion_failed(#condition, __FILE__, __LINE__);                      \
+#define FERRY_ASSERT(condition)                                          \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]]                                       \
+      ::ferry::detail::assertion_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -39,9 +39,7 @@ std::array<std::uint32_t, 4> CounterRng::block(std::uint64_t index) const {
 
 std::uint32_t CounterRng::bits(std::uint64_t index) const { return block(index)[0]; }
 
-float CounterRng::uniform(std::uint64_t index) const {
-  return static_cast<float>(bits(index) >> 8) * 0x1.0p-24F;
-}
+float CounterRng::uniform(std::uint64_t index) const { return static_cast<float>(bits(index) >> 8) * 0x1.0p-24F; }
 
 float CounterRng::normal(std::uint64_t index) const {
   const auto words = block(index);

@@ -6,7 +6,8 @@
 
 namespace ferry {
 
-/// kScalar: the x86-64 baseline. kAvx2: AVX2 and FMA. kAvx512: AVX-512 F, BW, DQ and VL. Higher levels contain the lower.
+/// kScalar: the x86-64 baseline. kAvx2: AVX2 and FMA. kAvx512: AVX-512 F, BW, DQ and VL. Higher levels contain the
+/// lower.
 enum class SimdLevel { kScalar, kAvx2, kAvx512 };
 
 /// "scalar", "avx2", "avx512"

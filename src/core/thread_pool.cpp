@@ -18,7 +18,7 @@ struct ThreadPool::Loop {
   std::int64_t count = 0;
   const std::function<void(std::int64_t)>* fn = nullptr;
   std::atomic<std::int64_t> next{0};
-  int n_inside = 0;           // guarded by the pool's mutex_
+  int n_inside = 0;  // guarded by the pool's mutex_
   std::mutex failure_mutex;
   std::exception_ptr failure;  // guarded by failure_mutex
   std::condition_variable left;

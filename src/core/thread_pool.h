@@ -35,8 +35,8 @@ class ThreadPool {
   std::mutex turn_;  // held for a whole loop: one loop at a time
   std::mutex mutex_;
   std::condition_variable_any wake_;
-  Loop* loop_ = nullptr;         // guarded by mutex_
-  std::uint64_t n_loops_ = 0;    // guarded by mutex_
+  Loop* loop_ = nullptr;       // guarded by mutex_
+  std::uint64_t n_loops_ = 0;  // guarded by mutex_
   std::vector<std::jthread> threads_;
 };
 
