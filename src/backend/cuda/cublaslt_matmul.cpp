@@ -143,7 +143,8 @@ Plan& CublasLtMatmul::State::plan_for(const Matmul& op, const Product& product, 
 std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::State::choose(const Matmul& op, const Product& product,
                                                                   const ProductDescriptors& descriptors,
                                                                   Scratch scratch, cudaStream_t stream) {
-  // cuBLASLt rounds a bf16 output twice when it adds to it in place (13.1 on an H200: 64 x 128 x 96 is off by one step).
+  // cuBLASLt rounds a bf16 output twice when it adds to it in place (13.1 on an H200: 64 x 128 x 96 is off by one
+  // step).
   if (product.addend == Addend::kInPlace && op.d.dtype == DType::kBf16) return std::nullopt;
   const std::string name = product.describe();
   const std::vector<Candidate> candidates = descriptors.candidates(handle.get(), kWorkspaceBytes, kCandidates);

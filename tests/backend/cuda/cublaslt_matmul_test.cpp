@@ -150,8 +150,9 @@ std::vector<Case> cases(bool transpose_a, bool transpose_b) {
 }
 
 /// A product that is timed.
-struct Large {
-  explicit Large(const Gpu& gpu)
+template <class Out = Bf16>
+struct LargeProduct {
+  explicit LargeProduct(const Gpu& gpu)
       : a(gpu, kExtent, kExtent, 0, 0, "a"), b(gpu, kExtent, kExtent, 0, 0, "b"), d(gpu, kExtent, kExtent, 0, 0, "d") {}
   Matmul op(bool in_place = false) const {
     return {.a = a.view(), .b = b.view(), .c = in_place ? d.view() : TensorView(), .d = d.view()};
@@ -168,8 +169,9 @@ struct Large {
   static_assert(2.0 * kExtent * kExtent * kExtent >= CublasLtMatmul::kTimedFlop);
   Matrix<Bf16> a;
   Matrix<Bf16> b;
-  Matrix<Bf16> d;
+  Matrix<Out> d;
 };
+using Large = LargeProduct<>;
 
 std::vector<std::uint16_t> bits(const std::vector<Bf16>& values) {
   std::vector<std::uint16_t> result;
@@ -258,7 +260,7 @@ TEST_CASE("there are several proposals to choose from for a large product", "[gp
 TEST_CASE("timing a product that adds in place adds once", "[gpu]") {
   const Gpu gpu;
   const RawStream stream;
-  const Large large(gpu);
+  const LargeProduct<float> large(gpu);
   CublasLtMatmul matmul("test", "");
   stream.run(matmul, large.op(true), gpu);
   CHECK(matmul.n_timed() == 1);
