@@ -69,7 +69,7 @@ struct LayerKept {
   TensorView rstd_mid;  // (N) f32
 };
 
-/// Working space of a layer; see offload/step_plan.cpp for which of them live at the same time.
+/// Working space of a layer; see offload/step_buffers.cpp for which of them live at the same time.
 struct LayerWork {
   TensorView norm;    // (N, C), output of either norm
   TensorView proj;    // (N, C), attention's output projection

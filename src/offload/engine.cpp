@@ -35,6 +35,7 @@ void Engine::Impl::set_parameter(std::size_t index, std::int64_t first, std::spa
   const auto count = static_cast<std::int64_t>(values.size());
   FERRY_ASSERT(first >= 0 && first + count <= info.elems);
   finish();
+  weights_->invalidate();
   const std::int64_t offset = info.offset + first;
   if (resident()) {
     set_resident_parameter(offset, values);

@@ -46,7 +46,7 @@ struct EngineOptions {
   std::int64_t piece_bytes = std::int64_t{16} << 20;
 };
 
-/// Bytes and times of one step; times are filled when the step has ended.
+/// Bytes and times of one step. adamw_ms grows until the step's updates are done.
 struct StepStats {
   std::int64_t h2d_bytes = 0;
   std::int64_t d2h_bytes = 0;
@@ -79,18 +79,22 @@ class Engine {
   void for_each_piece(const PieceFn& fn) { for_each_piece(ParameterArray::kWeight, fn); }
 
   /// Launches one training step at learning rate `lr`. Returns its number (0, 1, ...) before it has ended.
+  /// Throws Error{kShape} before anything is launched: a batch larger than planned, or a token outside of the
+  /// vocabulary.
   std::int64_t train_step(const Batch& batch, double lr);
   /// Mean loss of step `step`, one of the last kLossHistory. Blocks until it is there.
   double loss(std::int64_t step);
   static constexpr std::int64_t kLossHistory = 8;
   /// Blocks until every launched step and its updates have ended.
   void finish();
-  /// Of the last step that loss() was asked for.
+  /// Of step `step`, one of the last kLossHistory. Blocks until its compute work has ended.
   StepStats stats(std::int64_t step);
 
   /// Sum of the losses over the batch's valid targets (nats), at the weights of the last launched step. Blocks.
+  /// Throws Error{kShape} as train_step.
   double evaluate(const Batch& batch);
-  /// Logits of the last position after `ids` (1 to seq_len of them). Blocks.  -> (V)
+  /// Logits of the last position after `ids` (1 to seq_len of them). Blocks. Throws Error{kShape} as train_step.  ->
+  /// (V)
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
 
   /// Device memory at the peak, and host memory, by purpose. The device lines add up to backend.device_bytes().

@@ -93,7 +93,7 @@ class Engine::Impl {
   Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, bool training);
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets);
-  void embed(const Pass& pass, std::span<const std::int32_t> inputs);
+  void embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun = nullptr);
   void wait_for_rows(std::span<const std::int32_t> ids);
   void forward_layers(const Pass& pass);
   void head_forward(const Pass& pass, float scale, const TensorView& loss);

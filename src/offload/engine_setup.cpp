@@ -19,9 +19,7 @@ int threads_or_all(int threads) { return threads > 0 ? threads : available_threa
 
 std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& options) {
   if (options.vocab_chunk > 0) return std::min(options.vocab_chunk, config.vocab_size);
-  const std::int64_t attention = (2 * config.n_heads + 2 * config.n_kv_heads) * config.head_dim;
-  const std::int64_t slot_rows = attention + 3 * config.intermediate_size;
-  const std::int64_t most = std::clamp<std::int64_t>(3 * config.intermediate_size, 1, slot_rows);
+  const std::int64_t most = 3 * config.intermediate_size;
   const std::int64_t n_chunks = (config.vocab_size + most - 1) / most;
   return (config.vocab_size + n_chunks - 1) / n_chunks;
 }

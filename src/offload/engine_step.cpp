@@ -13,10 +13,9 @@ namespace {
 void check_batch(const Batch& batch, const EngineOptions& options) {
   FERRY_CHECK(batch.batch_size >= 1 && batch.seq_len >= 1, kShape, "batch is {} x {}: expected 1 x 1 or more",
               batch.batch_size, batch.seq_len);
-  FERRY_CHECK(
-      batch.seq_len <= options.seq_len && batch.batch_size * batch.seq_len <= options.batch_size * options.seq_len,
-      kShape, "batch is {} x {}, the engine was planned for {} x {}", batch.batch_size, batch.seq_len,
-      options.batch_size, options.seq_len);
+  FERRY_CHECK(batch.batch_size <= options.batch_size && batch.seq_len <= options.seq_len, kShape,
+              "batch is {} x {}, the engine was planned for {} x {}", batch.batch_size, batch.seq_len,
+              options.batch_size, options.seq_len);
   const auto n = static_cast<std::size_t>(batch.batch_size * batch.seq_len);
   FERRY_CHECK(batch.inputs.size() == n && batch.targets.size() == n, kShape,
               "batch of {} x {} has {} inputs and {} targets", batch.batch_size, batch.seq_len, batch.inputs.size(),
@@ -52,8 +51,7 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
 
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, true);
   upload_tokens(pass.shape, batch.inputs, batch.targets);
-  embed(pass, batch.inputs);
-  backend_.record(record.begun.get(), streams_.compute.get());
+  embed(pass, batch.inputs, record.begun.get());
   forward_layers(pass);
   {
     const WeightLease norm = weights_->acquire(parameters_.final_norm_segment());
@@ -173,8 +171,9 @@ void Engine::Impl::upload_tokens(const LlamaShape& shape, std::span<const std::i
   streams_.to_device(buffers_.order(shape).data, host_order.data(), host_order.size_bytes());
 }
 
-/// Residual 0: rows gathered on the host, or on the device where the table is resident.
-void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs) {
+/// Residual 0: rows gathered on the host, or on the device where the table is resident. `begun`, if given, is recorded
+/// where the compute stream's work begins.
+void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun) {
   const TensorView x = buffers_.residual(pass.shape, 0);
   const std::int64_t table_elems = config_.vocab_size * config_.hidden_size;
   const TensorView table = arrays_.weights_at(0, table_elems).reshape({config_.vocab_size, config_.hidden_size});
@@ -184,6 +183,7 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs)
     streams_.to_device(x.data, host_x_, x.size_bytes());
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
+  if (begun != nullptr) backend_.record(begun, streams_.compute.get());
   if (resident()) pass.context.run(EmbeddingForward{.ids = buffers_.ids(pass.shape), .table = table, .y = x});
 }
 

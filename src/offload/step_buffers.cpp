@@ -69,8 +69,8 @@ void StepBuffers::add_layer_buffers(const LlamaShape& s) {
   work_.d_norm = add(kGradients, s.N() * s.C, dtype_, {kBackwardMlp, kBackwardInput});
   work_.d_attn = add(kGradients, s.N() * s.H * s.D, dtype_, {kBackwardAttention});
   work_.d_qkv = add(kGradients, s.N() * s.qkv_width(), dtype_, {kBackwardAttention, kBackwardInput});
-  const std::int64_t d_stream_elems = training_ ? s.N() * s.C : 0;
-  work_.d_stream = add(kGradients, d_stream_elems, dtype_, PhaseSet{kHead} | kRecompute | kBackward);
+  // Its last contents still travel home on another stream while the next step's forward pass runs: never shared.
+  work_.d_stream = add(kGradients, training_ ? s.N() * s.C : 0, dtype_, PhaseSet::all());
 }
 
 void StepBuffers::add_head_buffers(const LlamaShape& s) {

@@ -126,6 +126,10 @@ WeightLease WeightSlots::acquire(int segment) {
   return {this, static_cast<int>(slot - slots_.data()), TensorView(slot->data, arrays_.dtype, {info.elems})};
 }
 
+void WeightSlots::invalidate() {
+  for (Slot& slot : slots_) slot.segment = -1;
+}
+
 void WeightSlots::release(int index) noexcept {
   Slot& slot = slots_[static_cast<std::size_t>(index)];
   slot.leased = false;

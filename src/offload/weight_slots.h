@@ -49,6 +49,8 @@ class WeightSlots {
   /// The next segment of the route. Fetches it if need be, blocking on its updates, and makes the compute stream wait
   /// for the copy.
   WeightLease acquire(int segment);
+  /// Forgets what is in the slots: the host's weights were changed by hand.
+  void invalidate();
 
  private:
   friend class WeightLease;

@@ -15,12 +15,14 @@ class ThreadPool;
 /// Positions 0..N-1 sorted by (ids[i], i): the order in which EmbeddingBackward sums.
 void sort_positions(std::span<const std::int32_t> ids, std::span<std::int32_t> order);
 
-/// y[i,:] = table[ids[i],:].  table: (V, C), y: (N, C), both `dtype` (kF32 | kBf16).
+/// y[i,:] = table[ids[i],:].  table: (V, C), y: (N, C), both `dtype` (kF32 | kBf16); width: C. Every id is in [0, V):
+/// the caller checks.
 void gather_rows(DType dtype, const void* table, std::int64_t width, std::span<const std::int32_t> ids, void* y,
                  ThreadPool& pool);
 
 /// d_table[r,:] = round(f32(d_table[r,:]) + sum_{ids[i]=r} d_y[i,:]); the f32 sum starts at 0 and runs in order of i.
 /// Rows [first_row, first_row + n_rows) only, d_table points at first_row; ids outside are skipped.
+/// d_y: (N, C), d_table: (n_rows, C), both `dtype`; width: C; order: as sort_positions(ids) leaves it.
 void scatter_add_rows(DType dtype, std::span<const std::int32_t> ids, std::span<const std::int32_t> order,
                       const void* d_y, std::int64_t width, std::int64_t first_row, std::int64_t n_rows, void* d_table,
                       ThreadPool& pool);

@@ -112,6 +112,23 @@ TEST_CASE("initial weights depend on the seed and the name, not on threads or pl
   CHECK(snapshot(one, ParameterArray::kWeight) != snapshot(other, ParameterArray::kWeight));
 }
 
+TEST_CASE("weights set by hand are seen by the next pass, whatever the slots hold") {
+  const auto backend = create_backend("cpu", {.threads = 1});
+  const ModelConfig config = small_config(true);
+  EngineOptions options = small_options();
+  options.weight_slots = 9;
+  const Batch batch = random_batch(config, 2, 9, 0);
+  Engine engine(*backend, config, options);
+  engine.initialize(3);
+  const double before = engine.evaluate(batch);
+  engine.initialize(4);
+  Engine fresh(*backend, config, options);
+  fresh.initialize(4);
+  const double after = engine.evaluate(batch);
+  CHECK(after == fresh.evaluate(batch));
+  CHECK(after != before);
+}
+
 TEST_CASE("initial weights have the deviation of initializer_range, norms are 1") {
   const auto backend = create_backend("cpu", {.threads = 1});
   const ModelConfig config = small_config(true);
@@ -145,6 +162,10 @@ TEST_CASE("the engine names what is wrong with a batch or an option") {
   SECTION("a batch larger than planned") {
     const Batch batch = random_batch(config, 3, 9, 0);
     CHECK(has(message_of([&] { engine.train_step(batch, 1e-3); }), "batch is 3 x 9, the engine was planned for 2 x 9"));
+  }
+  SECTION("more sequences than planned, however short") {
+    const Batch batch = random_batch(config, 6, 3, 0);
+    CHECK(has(message_of([&] { engine.train_step(batch, 1e-3); }), "batch is 6 x 3, the engine was planned for 2 x 9"));
   }
   SECTION("too many ids") {
     const std::vector<std::int32_t> ids(10, 0);

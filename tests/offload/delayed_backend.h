@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CPU backend whose ops and copies pause at random, or fail: what the engine must survive.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu_stream.h"
+
+namespace ferry::test {
+
+struct Disturbance {
+  std::uint64_t seed = 0;          // of the pauses before ops and copies; 0 = none
+  std::int64_t failing_op = -1;    // counted from 0 since arm(); -1 = none
+  std::int64_t failing_copy = -1;  // likewise
+};
+
+/// The real CPU ops behind streams that are disturbed; one such backend at a time.
+std::unique_ptr<Backend> create_delayed_backend(cpu::Launch launch, int threads);
+
+/// From now on ops and copies count from 0 and are disturbed in this way.
+void arm(const Disturbance& disturbance);
+
+}  // namespace ferry::test
