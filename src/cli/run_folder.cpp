@@ -2,6 +2,9 @@
 // What may be overwritten: an empty folder, or what a run left that ended before it saved weights.
 #include "cli/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <array>
 #include <string_view>
 #include <system_error>
@@ -51,11 +54,15 @@ RunFolder::RunFolder(fs::path folder, const fs::path& log_file) : folder_(std::m
   }
 }
 
-void RunFolder::create(const std::string& config_toml) const {
+void RunFolder::create(const std::string& config_toml) {
   std::error_code error;
+  const std::string shown = printable_name(folder_.string());
   fs::create_directories(folder_, error);
-  FERRY_CHECK(!error, kIo, "output folder '{}' cannot be created: {}", printable_name(folder_.string()),
-              error.message());
+  FERRY_CHECK(!error, kIo, "output folder '{}' cannot be created: {}", shown, error.message());
+  lock_ = FileDescriptor(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  FERRY_CHECK(lock_ && flock(lock_.get(), LOCK_EX | LOCK_NB) == 0, kIo,
+              "output '{}' is in use by another run: give this run another folder with --output", shown);
+  FERRY_CHECK(!fs::exists(model(), error), kIo, "output '{}' has meanwhile got the weights of another run", shown);
   write_file_atomically(config(), config_toml);
 }
 

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "io/posix_file.h"
+
 namespace ferry {
 
 class RunFolder {
@@ -13,8 +15,9 @@ class RunFolder {
   /// the weights of an earlier run, or files that are not a run's: nothing of value is ever overwritten.
   RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file);
 
-  /// Creates the folder and writes config.toml. Throws Error{kIo}.
-  void create(const std::string& config_toml) const;
+  /// Creates the folder, locks it until this object is destroyed, and writes config.toml. Throws Error{kIo}, also when
+  /// another run writes into the folder.
+  void create(const std::string& config_toml);
 
   const std::filesystem::path& path() const { return folder_; }
   std::filesystem::path config() const { return folder_ / "config.toml"; }
@@ -24,6 +27,7 @@ class RunFolder {
 
  private:
   std::filesystem::path folder_;
+  FileDescriptor lock_;
 };
 
 /// `path` itself, or path/model where `path` is a run's folder. Throws Error{kIo} when neither holds a config.json.

@@ -2,9 +2,12 @@
 // Plain translation between option values and the parts' own options.
 #include "cli/run_setup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
+#include "config/config_file.h"
+#include "config/embedded_default.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
@@ -34,7 +37,14 @@ TokenFormat format_of(RunConfig::DataFormat format) {
   return TokenFormat::kAuto;
 }
 
-bool is_built_in(const CommandLine& line) { return line.config_source.starts_with("built-in"); }
+/// Whether the built-in config, not the user, names this file.
+bool is_built_in(const CommandLine& line, const std::string& path) {
+  if (!line.config_source.starts_with("built-in")) return false;
+  RunConfig built_in;
+  read_config_text(embedded_default_config(), line.config_source, built_in);
+  const auto names = [&path](const std::vector<std::string>& paths) { return std::ranges::count(paths, path) > 0; };
+  return names(built_in.train_data) || names(built_in.val_data);
+}
 
 std::int64_t steps_of(const RunConfig& config, std::int64_t n_sequences) {
   if (config.steps > 0) return config.steps;
@@ -63,11 +73,10 @@ std::vector<TokenSource> token_sources(const CommandLine& line, const std::vecto
     if (std::filesystem::exists(sources.back().path, error)) continue;
     const std::string shown = printable_name(sources.back().path.string());
     const std::string here = printable_name(std::filesystem::current_path(error).string());
-    FERRY_CHECK(
-        !is_built_in(line), kIo,
-        "the built-in config trains on '{}', which is not in '{}': run ferry in the folder of its source code, or "
-        "give texts of your own with --train-data and --val-data",
-        shown, here);
+    FERRY_CHECK(!is_built_in(line, path), kIo,
+                "the built-in config reads '{}', which is not in '{}': run ferry in the folder of its source code, or "
+                "give texts of your own with --train-data and --val-data",
+                shown, here);
     FERRY_CHECK(false, kIo, "data file '{}' does not exist (looked in '{}')", shown, here);
   }
   return sources;
