@@ -13,7 +13,7 @@
 namespace ferry {
 namespace {
 
-constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
+constexpr std::array<int, 3> kSignals{SIGINT, SIGTERM, SIGHUP};
 
 // A handler has no argument of its own, so its state is global.
 std::atomic<int> pending_signal{0};
@@ -45,6 +45,12 @@ InterruptGuard::~InterruptGuard() {
 
 int InterruptGuard::signal() { return pending_signal.load(); }
 
-const char* InterruptGuard::name(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
+const char* InterruptGuard::name(int signal) {
+  switch (signal) {
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    default: return "SIGINT";
+  }
+}
 
 }  // namespace ferry
