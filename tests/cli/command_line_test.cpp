@@ -66,6 +66,13 @@ TEST_CASE("on the line, one length of the run replaces the other of the file") {
         "config: steps = 3 and epochs = 2 are both given: give one of them");
 }
 
+TEST_CASE("texts of one's own are not validated on the built-in config's text") {
+  CHECK(parse_command_line({"train", "--train-data", "a"}).config.val_data.empty());
+  CHECK(parse_command_line({"train", "--train-data", "a"}).config.eval_every == 0);
+  CHECK(parse_command_line({"train", "--train-data", "a", "--val-data", "b"}).config.val_data == Args{"b"});
+  CHECK_FALSE(parse_command_line({"train"}).config.val_data.empty());
+}
+
 TEST_CASE("a list flag is repeated") {
   CHECK(parse_command_line({"train", "--train-data", "a", "--train-data", "b"}).config.train_data ==
         std::vector<std::string>{"a", "b"});

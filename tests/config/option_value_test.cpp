@@ -211,6 +211,13 @@ TEST_CASE("the tokens of a step fit 32 bits") {
         "one of them");
 }
 
+TEST_CASE("f32 weights keep f32 moments") {
+  RunConfig config = complete();
+  config.dtype = DType::kF32;
+  config.optimizer_state = RunConfig::OptimizerState::kBf16;
+  CHECK(complaint(config) == "config: optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
+}
+
 TEST_CASE("evaluation needs validation data") {
   RunConfig config = complete();
   config.eval_every = 5;

@@ -140,6 +140,11 @@ TEST_CASE("fields of the wrong type are refused") {
   check_entry_refused(R"({"data_offsets":{}})", {"tensor 'a': data_offsets is an object, expected an array"});
 }
 
+TEST_CASE("offsets that are not a begin and an end are refused") {
+  check_entry_refused(R"({"dtype":"F32","shape":[2],"data_offsets":[0]})",
+                      {"tensor 'a'", "1 data_offsets, expected a begin and an end"});
+}
+
 TEST_CASE("dimensions and offsets that are no counts are refused") {
   for (const char* value : {"-1", "1.0", "null", "\"1\"", "[]", "{}", "9223372036854775808"}) {
     check_entry_refused(R"({"shape":[)" + std::string(value) + "]}", {"tensor 'a'", "shape holds"});

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run's output folder may be.
+#include "cli/run_folder.h"
+
+#include "catch.h"
+#include "temp_file.h"
+#include "thrown.h"
+
+namespace ferry {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("a run without an output folder is refused") {
+  CHECK(thrown([] { RunFolder("", ""); }) == "config: no output folder: set output, or give --output");
+}
+
+TEST_CASE("two runs may not write into one folder at a time") {
+  const TempFolder place;
+  RunFolder first(place.path() / "out", "");
+  first.create("a = 1");
+  RunFolder second(place.path() / "out", "");
+  CHECK(has(thrown([&] { second.create("a = 2"); }), "is in use by another run"));
+}
+
+TEST_CASE("a folder that gets weights while a run prepares is left alone") {
+  const TempFolder place;
+  RunFolder folder(place.path() / "out", "");
+  std::filesystem::create_directories(folder.model());
+  CHECK(has(thrown([&] { folder.create("a = 1"); }), "has meanwhile got the weights of another run"));
+}
+
+TEST_CASE("the folder is free again when its run has ended") {
+  const TempFolder place;
+  {
+    RunFolder folder(place.path() / "out", "");
+    folder.create("a = 1");
+  }
+  RunFolder again(place.path() / "out", "");
+  CHECK(thrown([&] { again.create("a = 2"); }).empty());
+}
+
+}  // namespace
+}  // namespace ferry
