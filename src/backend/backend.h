@@ -108,6 +108,13 @@ class Backend {
   /// Checks the op (check_op), then enqueues it. Returns before it runs.
   virtual void enqueue(StreamRef stream, const Op& op, Scratch scratch = {}) = 0;
 
+  /// For backends that look for races (trace_backend.h); the others have nothing to do here. What the calling thread
+  /// reads or writes in memory that copies use, and the order between host threads that locks make: what came before
+  /// publish(key) on one thread is known to the thread that calls observe(key) later.
+  virtual void host_access(Access, const void*, std::size_t, const char*) {}
+  virtual void publish(const void*) {}
+  virtual void observe(const void*) {}
+
  protected:
   friend class Buffer;
   virtual void* allocate(Buffer::Place place, std::size_t size_bytes) = 0;  // nullptr when there is not enough

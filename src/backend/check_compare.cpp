@@ -27,7 +27,7 @@ constexpr Entry kTolerances[] = {
     // They move bits, or round once what is exact before.
     {EmbeddingForward::kName, std::nullopt, {}},
     {Cast::kName, std::nullopt, {}},
-    {Zero::kName, std::nullopt, {}},
+    {Fill::kName, std::nullopt, {}},
     // Their contract fixes the order of every operation.
     {EmbeddingBackward::kName, std::nullopt, {}},
     {Adamw::kName, std::nullopt, {}},

@@ -94,8 +94,10 @@ struct RmsNormForward {
 
 /// RMSNorm backward: with g = d_y * weight and n = x * rstd,
 /// d_x = d_residual + rstd * (g - n * mean_c(g * n));  d_weight[c] = sum_r d_y[r,c] * n[r,c] in fixed blocks of rows.
+/// With `accumulate`, d_weight[c] += that sum.
 /// Shapes    d_y, x, d_residual, d_x: (N, C); weight, d_weight: (C); rstd: (N).
-/// DTypes    rstd: f32; the others bf16 | f32 (all equal); computes in f32.
+/// DTypes    rstd: f32; d_weight: the others' dtype or f32 (f32 where it accumulates); the others bf16 | f32 (all
+///           equal); computes in f32.
 /// Aliasing  d_x may be d_y or d_residual. d_residual is optional (absent = 0).
 /// Errors    Error{kShape | kDType} before anything is enqueued.
 /// Cost      reads 3*N*C, writes N*C + C elements; scratch for the partial sums of d_weight.
@@ -109,6 +111,7 @@ struct RmsNormBackward {
   TensorView d_residual;  // (N, C), optional
   TensorView d_x;         // (N, C)
   TensorView d_weight;    // (C)
+  bool accumulate = false;
 
   template <class Fn>
   void visit(Fn&& fn) const {
@@ -118,7 +121,7 @@ struct RmsNormBackward {
     fn(Access::kRead, "rstd", rstd);
     fn(Access::kRead, "d_residual", d_residual);
     fn(Access::kWrite, "d_x", d_x);
-    fn(Access::kWrite, "d_weight", d_weight);
+    fn(accumulate ? Access::kReadWrite : Access::kWrite, "d_weight", d_weight);
   }
 };
 
@@ -369,16 +372,18 @@ struct Cast {
   }
 };
 
-/// Sets every element to 0.
+/// Sets every byte: 0 makes zeros of every dtype, kNaNByte makes NaN of f32 and bf16.
 /// Shapes    x: any, contiguous.
 /// DTypes    any.
 /// Aliasing  none.
 /// Errors    Error{kShape} before anything is enqueued.
 /// Cost      writes each element once.
 /// Source    memset.
-struct Zero {
-  static constexpr const char* kName = "zero";
+struct Fill {
+  static constexpr const char* kName = "fill";
+  static constexpr std::uint8_t kNaNByte = 0xff;
   TensorView x;
+  std::uint8_t byte = 0;
 
   template <class Fn>
   void visit(Fn&& fn) const {
@@ -386,9 +391,9 @@ struct Zero {
   }
 };
 
-/// Sum of squares in fixed blocks and order: y[0] = sum_i x[i]^2.
-/// Shapes    x: any, contiguous; y: (1).
-/// DTypes    x: bf16 | f32; y: f32; computes in f32.
+/// Sum of squares in fixed blocks and order: y[0] = sum_i x[i]^2. With `skip`, rows r with skip[r] != 0 count as 0.
+/// Shapes    x: any, contiguous; (R, C) with skip; skip: (R), optional; y: (1).
+/// DTypes    x: bf16 | f32; skip: i32; y: f32; computes in f32.
 /// Aliasing  none.
 /// Errors    Error{kShape | kDType} before anything is enqueued.
 /// Cost      reads each element once; scratch for the block sums.
@@ -396,11 +401,13 @@ struct Zero {
 struct SumOfSquares {
   static constexpr const char* kName = "sum_of_squares";
   TensorView x;
-  TensorView y;  // (1)
+  TensorView skip;  // (R), optional
+  TensorView y;     // (1)
 
   template <class Fn>
   void visit(Fn&& fn) const {
     fn(Access::kRead, "x", x);
+    fn(Access::kRead, "skip", skip);
     fn(Access::kWrite, "y", y);
   }
 };
@@ -434,7 +441,7 @@ struct Adamw {
 
 using Op = std::variant<EmbeddingForward, EmbeddingBackward, RmsNormForward, RmsNormBackward, Matmul, Rope,
                         AttentionForward, AttentionBackward, SwigluForward, SwigluBackward, CrossEntropyChunk,
-                        CrossEntropyLoss, CrossEntropyBackward, Cast, Zero, SumOfSquares, Adamw>;
+                        CrossEntropyLoss, CrossEntropyBackward, Cast, Fill, SumOfSquares, Adamw>;
 
 /// Target value of positions that do not count.
 inline constexpr std::int32_t kIgnoreIndex = -100;

@@ -176,7 +176,7 @@ void check(const Cast& op) {
   must.aliasing(op, {});
 }
 
-void check(const Zero& op) { checker(op).any("x", op.x); }
+void check(const Fill& op) { checker(op).any("x", op.x); }
 
 void check(const SumOfSquares& op) {
   const auto must = checker(op);

@@ -135,7 +135,7 @@ void Engine::Impl::bind_device_arrays() {
   const std::int64_t flat = parameters_.flat_elems();
   for (const TensorView& zeroed :
        {arrays_.weights_at(0, flat), arrays_.weights_low_at(0, flat), arrays_.m_at(0, flat), arrays_.v_at(0, flat)}) {
-    if (zeroed) backend_.enqueue(streams_.compute.get(), Zero{.x = zeroed});
+    if (zeroed) backend_.enqueue(streams_.compute.get(), Fill{.x = zeroed});
   }
 }
 

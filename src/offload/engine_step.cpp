@@ -272,7 +272,7 @@ void Engine::Impl::embed_backward(const Pass& pass, std::span<const std::int32_t
   const TensorView d_x = buffers_.d_stream(shape);
   if (resident()) {
     const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
-    if (!parameters_.tied()) pass.context.run(Zero{.x = d_table});
+    if (!parameters_.tied()) pass.context.run(Fill{.x = d_table});
     pass.context.run(EmbeddingBackward{.ids = buffers_.ids(shape),
                                        .order = buffers_.order(shape),
                                        .d_y = d_x,

@@ -39,6 +39,7 @@ struct AdamwScalars {
   float step_size = 0;         // lr / (1 - beta1^t)
   float sqrt_correction2 = 1;  // sqrt(1 - beta2^t)
   float eps = 0;
+  float gradient_scale = 1;  // of every gradient as it is read, in f32: the coefficient of clipping
 };
 
 /// Scalars of step `step` (the first is 1) at learning rate `lr`; `decayed` says whether weight decay applies.
@@ -60,7 +61,7 @@ struct AdamwRange {
 /// Which implementation runs at `level`: kScalar or kAvx2. kAvx512 has none of its own and runs the AVX2 one.
 SimdLevel adamw_path(SimdLevel level);
 
-/// p *= decay; m, v updated; p -= step_size * m / (sqrt(v) / sqrt_correction2 + eps).
+/// g = gradient_scale * gradient; p *= decay; m, v updated; p -= step_size * m / (sqrt(v) / sqrt_correction2 + eps).
 /// The same bits at every level, size, alignment and cut of the range. Blocks; single-threaded.
 /// A finite master that would stream as infinity is stored so: a save refuses it (save_model).
 /// NaN is stored as 0x7fc00000, in bf16 as 0x7fc0, in weights and moments alike.

@@ -124,15 +124,15 @@ void run_layer_parts(Bench& bench, DType dtype) {
   bench.run(SwigluBackward{.d_y = bench.tensor(dtype, {6, 5}), .gate = gate, .up = up, .d_gate = gate, .d_up = up});
   bench.run(RmsNormBackward{
       .d_y = x, .x = sum, .weight = weight, .rstd = rstd, .d_residual = d_x, .d_x = d_x, .d_weight = d_weight});
-  bench.run(SumOfSquares{.x = d_weight, .y = norm});
+  bench.run(SumOfSquares{.x = d_weight, .skip = {}, .y = norm});
 }
 
 void run_update(Bench& bench) {
   const TensorView weight = bench.tensor(DType::kBf16, {9}), gradient = bench.tensor(DType::kBf16, {9});
   const TensorView m = bench.tensor(DType::kF32, {9}), v = bench.tensor(DType::kF32, {9});
   const TensorView low = bench.tensor(DType::kI16, {9});
-  bench.run(Zero{m});
-  bench.run(Zero{v});
+  bench.run(Fill{m});
+  bench.run(Fill{v});
   const AdamwScalars scalars = adamw_scalars({}, 1e-2, 1, true);
   bench.run(Adamw{.weight = weight, .weight_low = low, .m = m, .v = v, .gradient = gradient, .scalars = scalars});
   bench.run(Cast{.x = weight, .y = m});
@@ -170,7 +170,7 @@ TEST_CASE("the first wrong op is named with tensor, index, values and tolerance"
     swiglu->y.as<float>()[2 * 8 + 3] = -2;
   });
   Bench bench(*check);
-  bench.run(Zero{bench.tensor(DType::kF32, {2})});
+  bench.run(Fill{bench.tensor(DType::kF32, {2})});
   SwigluForward op = swiglu_in_place(bench, DType::kF32);
   op.gate.as<float>()[2 * 8 + 1] = 0;
   CHECK(thrown([&] { bench.run(op); }) ==
@@ -200,10 +200,10 @@ TEST_CASE("a tensor that an op changes in place is compared") {
 TEST_CASE("the reference sees tensors as aligned as the subject's") {
   std::uintptr_t seen = 0;
   const auto check =
-      check_with([&](const Op& op) { seen = reinterpret_cast<std::uintptr_t>(std::get<Zero>(op).x.data); });
+      check_with([&](const Op& op) { seen = reinterpret_cast<std::uintptr_t>(std::get<Fill>(op).x.data); });
   Bench bench(*check);
   const TensorView x = bench.tensor(DType::kF32, {100}).rows(67, 5);
-  bench.run(Zero{x});
+  bench.run(Fill{x});
   CHECK(seen != reinterpret_cast<std::uintptr_t>(x.data));
   CHECK(seen % Buffer::kAlignment == reinterpret_cast<std::uintptr_t>(x.data) % Buffer::kAlignment);
 }
@@ -226,20 +226,20 @@ TEST_CASE("an op that is refused does not count, and nothing runs") {
   bool ran = false;
   const auto check = check_with([&](const Op&) { ran = true; });
   Bench bench(*check);
-  CHECK(thrown([&] { bench.run(Zero{}); }) == "shape: zero: x is missing, expected a tensor");
+  CHECK(thrown([&] { bench.run(Fill{}); }) == "shape: fill: x is missing, expected a tensor");
   CHECK(!ran);
-  CHECK(thrown([&] { bench.run(Zero{bench.tensor(DType::kF32, {2})}); }).empty());
+  CHECK(thrown([&] { bench.run(Fill{bench.tensor(DType::kF32, {2})}); }).empty());
 }
 
 TEST_CASE("after a disagreement every call repeats it") {
-  const auto check = check_with([](const Op& op) { std::get<Zero>(op).x.as<float>()[0] = 1; });
+  const auto check = check_with([](const Op& op) { std::get<Fill>(op).x.as<float>()[0] = 1; });
   auto stream = check->create_stream("compute");
   auto event = check->create_event();
   check->record(event.get(), stream.get());
   Bench bench(*check);
-  const Zero op{bench.tensor(DType::kF32, {2})};
+  const Fill op{bench.tensor(DType::kF32, {2})};
   const std::string message = thrown([&] { bench.run(op); });
-  CHECK(message.find("op 0, zero: x f32 (2) at (0): got 0 (right), want 1 (faulty)") != std::string::npos);
+  CHECK(message.find("op 0, fill: x f32 (2) at (0): got 0 (right), want 1 (faulty)") != std::string::npos);
   int from = 0, to = 0;
   CHECK(thrown([&] { bench.run(op); }) == message);
   CHECK(thrown([&] { check->copy(stream.get(), &to, &from, 4, CopyDirection::kHostToDevice); }) == message);
@@ -260,7 +260,7 @@ TEST_CASE("an op waits for the work of its stream before its inputs are read") {
     const auto n = static_cast<std::int64_t>(size_bytes / 4);
     for (std::int64_t i = 0; i < n; ++i) static_cast<float*>(host.data())[i] = 1;
     check->copy(stream.get(), device.data(), host.data(), size_bytes, CopyDirection::kHostToDevice);
-    const SumOfSquares op{.x = {device.data(), DType::kF32, {n}}, .y = {sum.data(), DType::kF32, {1}}};
+    const SumOfSquares op{.x = {device.data(), DType::kF32, {n}}, .skip = {}, .y = {sum.data(), DType::kF32, {1}}};
     const Buffer scratch = check->allocate_device(check->scratch_bytes(op), "scratch");
     check->enqueue(stream.get(), op, {scratch.data(), scratch.size_bytes()});
     check->sync(stream.get());

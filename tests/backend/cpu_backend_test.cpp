@@ -177,7 +177,7 @@ TEST_CASE("a failed backend and its streams are destroyed without a hang, queued
 TEST_CASE("an op is checked before it is enqueued, and a refused op does not break the backend") {
   FakeOps ops;
   auto stream = ops.backend().create_stream("compute");
-  CHECK(thrown([&] { ops.backend().enqueue(stream.get(), Zero{}); }) == "shape: zero: x is missing, expected a tensor");
+  CHECK(thrown([&] { ops.backend().enqueue(stream.get(), Fill{}); }) == "shape: fill: x is missing, expected a tensor");
   bool ran = false;
   ops.enqueue(stream.get(), [&] { ran = true; });
   ops.backend().sync(stream.get());
@@ -191,8 +191,8 @@ TEST_CASE("too little scratch is refused") {
   const std::string advice = " bytes, expected 100: ask scratch_bytes()";
   CHECK(thrown([&] {
           ops.enqueue(stream.get(), [] {}, {buffer.data(), 99});
-        }) == "shape: zero: scratch has 99" + advice);
-  CHECK(thrown([&] { ops.enqueue(stream.get(), [] {}, {nullptr, 100}); }) == "shape: zero: scratch has 0" + advice);
+        }) == "shape: fill: scratch has 99" + advice);
+  CHECK(thrown([&] { ops.enqueue(stream.get(), [] {}, {nullptr, 100}); }) == "shape: fill: scratch has 0" + advice);
   CHECK(thrown([&] { ops.enqueue(stream.get(), [] {}, {buffer.data(), 100}); }).empty());
 }
 

@@ -22,14 +22,14 @@ class FakeOps {
   /// Called by one thread at a time. `fn` lives as long as this object.
   void enqueue(StreamRef stream, std::function<void()> fn, Scratch scratch = {}) {
     functions_.push_back(std::move(fn));
-    backend_->enqueue(stream, Zero{TensorView(&functions_.back(), DType::kF32, {1})}, scratch);
+    backend_->enqueue(stream, Fill{TensorView(&functions_.back(), DType::kF32, {1})}, scratch);
   }
 
   static constexpr std::size_t kScratchBytes = 100;
 
  private:
   static void call(const Op& op, Scratch, ThreadPool&) {
-    (*static_cast<std::function<void()>*>(std::get<Zero>(op).x.data))();
+    (*static_cast<std::function<void()>*>(std::get<Fill>(op).x.data))();
   }
   static constexpr cpu::OpTable kPlain{SimdLevel::kScalar, call, [](const Op&) { return std::size_t{0}; }};
   static constexpr cpu::OpTable kWithScratch{SimdLevel::kScalar, call, [](const Op&) { return kScratchBytes; }};

@@ -34,7 +34,7 @@ TEST_CASE("attention costs what its visible pairs do") {
 }
 
 TEST_CASE("other ops cost the bytes that they read and write") {
-  CHECK(op_flop(Zero{.x = view({4})}) == 0);
+  CHECK(op_flop(Fill{.x = view({4})}) == 0);
   CHECK(op_bytes(Cast{.x = view({4, 5}, DType::kF32), .y = view({4, 5})}) == 20 * (4 + 2));
   Rope rope;  // in place
   rope.x = view({1, 2, 3, 4});

@@ -102,8 +102,8 @@ TEST_CASE("well-formed ops pass, one of each kind") {
   CHECK(refusal(CrossEntropyLoss{ids, memory.f32({4}), memory.f32({4}), memory.f32({1}), 1}).empty());
   CHECK(refusal(CrossEntropyBackward{rows, ids, memory.f32({4}), 8, 1}).empty());
   CHECK(refusal(Cast{rows, memory.bf16({4, 8})}).empty());
-  CHECK(refusal(Zero{ids}).empty());
-  CHECK(refusal(SumOfSquares{rows, memory.f32({1})}).empty());
+  CHECK(refusal(Fill{ids}).empty());
+  CHECK(refusal(SumOfSquares{rows, {}, memory.f32({1})}).empty());
   CHECK(refusal(adamw(memory)).empty());
 }
 
@@ -153,13 +153,13 @@ TEST_CASE("empty tensors are refused") {
   op.x = op.x.rows(0, 0);
   CHECK(refusal(op) ==
         "shape: rmsnorm_forward: x is bf16 (0, 128), expected bf16 or f32 (N, C) with every extent 1 or more");
-  CHECK(refusal(Zero{memory.f32({4}).rows(0, 0)}) ==
-        "shape: zero: x is f32 (0), expected a tensor with every extent 1 or more");
+  CHECK(refusal(Fill{memory.f32({4}).rows(0, 0)}) ==
+        "shape: fill: x is f32 (0), expected a tensor with every extent 1 or more");
 }
 
 TEST_CASE("a tensor without dimensions is refused") {
   Memory memory;
-  CHECK(refusal(Zero{memory.f32({})}) == "shape: zero: x has no dimensions, expected 1 or more");
+  CHECK(refusal(Fill{memory.f32({})}) == "shape: fill: x has no dimensions, expected 1 or more");
 }
 
 TEST_CASE("gaps between rows are refused where a view is contiguous, taken where it is strided") {

@@ -35,7 +35,7 @@ TEST_CASE("the CPU backends run a real op") {
     auto backend = create_backend(name, {.threads = 2});
     auto stream = backend->create_stream("compute");
     std::vector<float> data(1001, 1.0F);
-    backend->enqueue(stream.get(), Zero{TensorView(data.data(), DType::kF32, {1000})});
+    backend->enqueue(stream.get(), Fill{TensorView(data.data(), DType::kF32, {1000})});
     backend->sync(stream.get());
     CHECK(data[0] == 0.0F);
     CHECK(data[999] == 0.0F);

@@ -20,7 +20,7 @@ std::atomic<std::int64_t> failing_op{-1};
 std::atomic<std::int64_t> failing_copy{-1};
 std::atomic<std::int64_t> n_ops{0};
 std::atomic<std::int64_t> n_copies{0};
-alignas(64) float before_copy[16];  // the Zero op on this memory stands for the start of a copy
+alignas(64) float before_copy[16];  // the Fill op on this memory stands for the start of a copy
 
 void pause(std::int64_t index, const char* name) {
   if (seed == 0) return;
@@ -29,7 +29,7 @@ void pause(std::int64_t index, const char* name) {
 }
 
 void run_disturbed(const Op& op, Scratch scratch, ThreadPool& pool) {
-  const auto* zero = std::get_if<Zero>(&op);
+  const auto* zero = std::get_if<Fill>(&op);
   if (zero != nullptr && zero->x.data == before_copy) {
     const std::int64_t index = n_copies++;
     FERRY_CHECK(index != failing_copy, kDevice, "copy {} was made to fail", index);
@@ -61,7 +61,7 @@ class DelayedBackend final : public Backend {
   double elapsed_ms(EventRef begin, EventRef end) override { return inner_->elapsed_ms(begin, end); }
   void copy(StreamRef stream, void* destination, const void* source, std::size_t size_bytes,
             CopyDirection direction) override {
-    inner_->enqueue(stream, Zero{.x = TensorView(before_copy, DType::kF32, {16})});
+    inner_->enqueue(stream, Fill{.x = TensorView(before_copy, DType::kF32, {16})});
     inner_->copy(stream, destination, source, size_bytes, direction);
   }
   std::size_t scratch_bytes(const Op& op) const override { return inner_->scratch_bytes(op); }

@@ -249,10 +249,10 @@ void run_op(const Context& context, const Cast& op) {
   });
 }
 
-void run_op(const Context& context, const Zero& op) {
+void run_op(const Context& context, const Fill& op) {
   for_each_row_range(context, op.x.elems(), 1, [&](Range elems) {
     const std::size_t size = size_of(op.x.dtype);
-    std::memset(static_cast<char*>(op.x.data) + elems.begin * size, 0, (elems.end - elems.begin) * size);
+    std::memset(static_cast<char*>(op.x.data) + elems.begin * size, op.byte, (elems.end - elems.begin) * size);
   });
 }
 

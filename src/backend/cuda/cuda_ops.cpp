@@ -242,8 +242,8 @@ void run(const Context& context, const Cast& op) {
   FERRY_CUDA_CHECK(kernels::launch_cast(args, context.stream));
 }
 
-void run(const Context& context, const Zero& op) {
-  FERRY_CUDA_CHECK(cudaMemsetAsync(op.x.data, 0, op.x.size_bytes(), context.stream));
+void run(const Context& context, const Fill& op) {
+  FERRY_CUDA_CHECK(cudaMemsetAsync(op.x.data, op.byte, op.x.size_bytes(), context.stream));
 }
 
 std::size_t scratch_of(const SumOfSquares& op) { return kernels::sum_of_squares_scratch_bytes(op.x.elems()); }

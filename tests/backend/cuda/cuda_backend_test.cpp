@@ -74,7 +74,7 @@ TEST_CASE("copies and ops ordered by events give the right bytes, pinned and sta
     backend->record(arrived.get(), h2d.get());
     backend->wait(compute.get(), arrived.get());
     slow.enqueue(compute.get());
-    backend->enqueue(compute.get(), Zero{slabs.view().rows(0, kElems / 2)});
+    backend->enqueue(compute.get(), Fill{slabs.view().rows(0, kElems / 2)});
     backend->record(cleared.get(), compute.get());
     backend->wait(d2h.get(), cleared.get());
     backend->copy(d2h.get(), slabs.to.data(), slabs.device.data(), kElems * 4, kToHost);
@@ -166,7 +166,7 @@ TEST_CASE("a query that says no leaves no error behind", "[gpu]") {
   slow.enqueue(stream.get());
   backend->record(event.get(), stream.get());
   CHECK(!backend->query(event.get()));
-  backend->enqueue(other.get(), Zero{TensorView(x.data(), DType::kF32, {2})});
+  backend->enqueue(other.get(), Fill{TensorView(x.data(), DType::kF32, {2})});
   CHECK(x.read() == std::vector<float>{0, 0, 3});
 }
 
@@ -225,14 +225,14 @@ TEST_CASE("a refused op and too little scratch do not break the CUDA backend", "
   const auto stream = backend->create_stream("stream");
   const DeviceArray<float> x(*backend, *stream, std::vector<float>(64, 1.0F));
   const TensorView view(x.data(), DType::kF32, {8, 8});
-  CHECK(thrown([&] { backend->enqueue(stream.get(), Zero{}); }) == "shape: zero: x is missing, expected a tensor");
+  CHECK(thrown([&] { backend->enqueue(stream.get(), Fill{}); }) == "shape: fill: x is missing, expected a tensor");
   const DeviceArray<float> y(*backend, *stream, std::vector<float>(64, 1.0F));
   const Matmul op{.a = view, .b = view, .c = {}, .d = TensorView(y.data(), DType::kF32, {8, 8})};
   CHECK(backend->scratch_bytes(op) == std::size_t{32} << 20);
   CHECK(thrown([&] {
           backend->enqueue(stream.get(), op, {x.data(), 100});
         }) == "shape: matmul: scratch has 100 bytes, expected 33554432: ask scratch_bytes()");
-  backend->enqueue(stream.get(), Zero{view});
+  backend->enqueue(stream.get(), Fill{view});
   CHECK(x.read() == std::vector<float>(64, 0.0F));
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("too little device memory is refused with what is free, and breaks not
   const Buffer small = backend->allocate_device(1000, "small");
   CHECK(backend->device_bytes() == 1000);
   const auto stream = backend->create_stream("stream");
-  backend->enqueue(stream.get(), Zero{TensorView(small.data(), DType::kF32, {250})});
+  backend->enqueue(stream.get(), Fill{TensorView(small.data(), DType::kF32, {250})});
   backend->sync(stream.get());
 }
 
@@ -298,6 +298,6 @@ TEST_CASE("synchronous launches give the same results", "[gpu]") {
   const auto backend = create_cuda_backend(options);
   const auto stream = backend->create_stream("stream");
   const DeviceArray<float> x(*backend, *stream, {1, 2, 3});
-  backend->enqueue(stream.get(), Zero{TensorView(x.data(), DType::kF32, {2})});
+  backend->enqueue(stream.get(), Fill{TensorView(x.data(), DType::kF32, {2})});
   CHECK(x.read() == std::vector<float>{0, 0, 3});
 }
