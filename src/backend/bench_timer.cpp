@@ -18,6 +18,8 @@ constexpr int kFewestCalls = 3;
 constexpr int kMostCalls = 200;
 /// Calls before the first event: while they run, the timed ones are enqueued.
 constexpr int kLeadCalls = 2;
+/// A single call's time may be this far off, with the launch in it.
+constexpr double kFarLonger = 1.25;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -30,14 +32,14 @@ BenchTimer::BenchTimer(Backend& backend, bool back_to_back)
       end_(backend.create_event()),
       stream_(backend.create_stream("bench")) {}
 
-double BenchTimer::seconds(const Work& work, int calls) {
+double BenchTimer::seconds(const Work& work, int lead_calls, int calls) {
   if (!back_to_back_) {
     const auto begin = Clock::now();
     work(stream());
     backend_.sync(stream());
     return seconds_since(begin);
   }
-  for (int i = 0; i < kLeadCalls; ++i) work(stream());
+  for (int i = 0; i < lead_calls; ++i) work(stream());
   backend_.record(begin_.get(), stream());
   for (int i = 0; i < calls; ++i) work(stream());
   backend_.record(end_.get(), stream());
@@ -49,7 +51,7 @@ int BenchTimer::calls_per_turn(const Work& work) {
   work(stream());  // loads code, and lets the backend choose how to run it
   backend_.sync(stream());
   if (!back_to_back_) return 1;
-  const double once = std::max(seconds(work, kFewestCalls), 1e-9);
+  const double once = std::max(seconds(work, kLeadCalls, kFewestCalls), 1e-9);
   return static_cast<int>(std::clamp<double>(std::ceil(kTurnSeconds / once), kFewestCalls, kMostCalls));
 }
 
@@ -60,10 +62,16 @@ BenchTimer::Fastest BenchTimer::take_turns(const Work& ours, const Work& yardsti
   Fastest fastest{kNone, yardstick ? kNone : 0};
   const auto begin = Clock::now();
   do {
-    fastest.ours = std::min(fastest.ours, seconds(ours, our_calls));
-    if (yardstick) fastest.yardstick = std::min(fastest.yardstick, seconds(yardstick, yardstick_calls));
+    fastest.ours = std::min(fastest.ours, seconds(ours, kLeadCalls, our_calls));
+    if (yardstick) fastest.yardstick = std::min(fastest.yardstick, seconds(yardstick, kLeadCalls, yardstick_calls));
   } while (seconds_since(begin) < limit_s);
   return fastest;
+}
+
+double BenchTimer::brief(const Work& work, double best_s) {
+  const double once = seconds(work, 0, 1);
+  const bool is_enough = once > kFarLonger * best_s || once > kTurnSeconds;
+  return is_enough ? once : seconds(work, kLeadCalls, kFewestCalls);
 }
 
 }  // namespace ferry

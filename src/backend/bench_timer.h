@@ -26,12 +26,16 @@ class BenchTimer {
   };
   Fastest take_turns(const Work& ours, const Work& yardstick, double limit_s);
 
+  /// Seconds of one call of work that has run before: of several, or of a single one where that is long or far longer
+  /// than `best_s`. Blocks.
+  double brief(const Work& work, double best_s);
+
   StreamRef stream() const { return stream_.get(); }
 
  private:
   /// How many calls make one turn.
   int calls_per_turn(const Work& work);
-  double seconds(const Work& work, int calls);
+  double seconds(const Work& work, int lead_calls, int calls);
 
   Backend& backend_;
   const bool back_to_back_;

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each op beside its yardstick: on the host products beside plain Eigen ones, everywhere ops bound by memory beside
-// copies.
+// Each op beside its yardstick.
 #include "backend/op_bench.h"
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+
 #include "backend/bench_timer.h"
 #include "backend/cpu/plain_eigen.h"
+#include "backend/cuda/product_sweep.h"
 #include "backend/op_bench_cases.h"
 #include "backend/op_cost.h"
 #include "core/thread_pool.h"
 
 namespace ferry {
 namespace {
+
+OpBound bound_of(const Op& op) {
+  if (std::holds_alternative<Matmul>(op)) return OpBound::kProduct;
+  return op_flop(op) > 0 ? OpBound::kArithmetic : OpBound::kMemory;
+}
 
 class OpBench {
  public:
@@ -24,6 +33,7 @@ class OpBench {
         timer_(backend, options.device) {}
 
   void run(const OpBenchModel& model, DType dtype) {
+    fastest_product_ = 0;
     BenchTensors tensors(backend_, timer_.stream(), dtype);
     for (const BenchGroup& build : bench_groups(model, options_.device)) {
       for (const BenchCase& each : build(tensors)) add(each, dtype, measure(each));
@@ -34,15 +44,20 @@ class OpBench {
   std::vector<OpBenchRow> rows;
 
  private:
-  BenchTimer::Fastest measure(const BenchCase& each) {
-    const Buffer scratch = backend_.allocate_device(backend_.scratch_bytes(each.op), "bench scratch");
-    const BenchTimer::Work ours = [&](StreamRef stream) {
-      backend_.enqueue(stream, each.op, {scratch.data(), scratch.size_bytes()});
-    };
-    if (op_flop(each.op) == 0) return beside_copy(ours, op_bytes(each.op));
-    const auto* product = std::get_if<Matmul>(&each.op);
-    if (product == nullptr || options_.device) return timer_.take_turns(ours, {}, options_.seconds_per_op);
-    return beside_eigen(ours, *product);
+  struct Measured {
+    BenchTimer::Fastest fastest;
+    int n_candidates = 0;
+  };
+
+  Measured measure(const BenchCase& each) {
+    const Buffer buffer = backend_.allocate_device(backend_.scratch_bytes(each.op), "bench scratch");
+    const Scratch scratch{buffer.data(), buffer.size_bytes()};
+    const BenchTimer::Work ours = [&](StreamRef stream) { backend_.enqueue(stream, each.op, scratch); };
+    const OpBound bound = bound_of(each.op);
+    if (bound == OpBound::kMemory) return {beside_copy(ours, op_bytes(each.op))};
+    if (bound == OpBound::kArithmetic) return {timer_.take_turns(ours, {}, options_.seconds_per_op)};
+    const auto& product = std::get<Matmul>(each.op);
+    return options_.device ? beside_candidates(ours, product, scratch) : Measured{beside_eigen(ours, product)};
   }
 
   /// A copy that moves as many bytes: it reads half of them and writes half.
@@ -54,6 +69,25 @@ class OpBench {
       backend_.copy(stream, to.data(), from.data(), half, CopyDirection::kDeviceToDevice);
     };
     return timer_.take_turns(ours, copy, options_.seconds_per_op);
+  }
+
+  /// The fastest of what cuBLASLt proposes; no yardstick where that is nothing.
+  Measured beside_candidates(const BenchTimer::Work& ours, const Matmul& op, Scratch scratch) {
+    const cuda::ProductSweep sweep(timer_.stream(), op, scratch);
+    const auto work = [&sweep](std::size_t i) { return [&sweep, i](StreamRef) { sweep.enqueue(i); }; };
+    double best_s = std::numeric_limits<double>::infinity();
+    BenchTimer::Work best;
+    int n_run = 0;
+    for (std::size_t i = 0; i < sweep.size(); ++i) {
+      if (!sweep.enqueue(i)) continue;
+      backend_.sync(timer_.stream());  // the first run loads the kernel
+      ++n_run;
+      const double seconds = timer_.brief(work(i), best_s);
+      if (seconds >= best_s) continue;
+      best_s = seconds;
+      best = work(i);
+    }
+    return {timer_.take_turns(ours, best, 2 * options_.seconds_per_op), n_run};
   }
 
   /// A plain f32 product in host memory.
@@ -71,13 +105,23 @@ class OpBench {
     return timer_.take_turns(ours, eigen, 2 * options_.seconds_per_op);
   }
 
-  void add(const BenchCase& each, DType dtype, const BenchTimer::Fastest& fastest) {
-    const double flop = op_flop(each.op);
-    const double work = flop > 0 ? flop : op_bytes(each.op);
-    const double scale = flop > 0 && options_.device ? 1e12 : 1e9;
-    const char* unit = flop == 0 ? "GB/s" : options_.device ? "TFLOP/s" : "GFLOP/s";
-    OpBenchRow row = {each.name, each.shape, dtype, fastest.ours * 1e3, work / fastest.ours / scale, unit, 0};
+  void add(const BenchCase& each, DType dtype, const Measured& measured) {
+    const BenchTimer::Fastest& fastest = measured.fastest;
+    const bool of_memory = bound_of(each.op) == OpBound::kMemory;
+    const double work = of_memory ? op_bytes(each.op) : op_flop(each.op);
+    const double scale = !of_memory && options_.device ? 1e12 : 1e9;
+    OpBenchRow row;
+    row.op = each.name;
+    row.shape = each.shape;
+    row.dtype = dtype;
+    row.ms = fastest.ours * 1e3;
+    row.rate = work / fastest.ours / scale;
+    row.unit = of_memory ? "GB/s" : options_.device ? "TFLOP/s" : "GFLOP/s";
+    row.bound = bound_of(each.op);
+    row.n_candidates = measured.n_candidates;
     if (fastest.yardstick > 0) row.yardstick = work / fastest.yardstick / scale;
+    if (row.bound == OpBound::kProduct) fastest_product_ = std::max(fastest_product_, row.rate);
+    if (row.bound == OpBound::kArithmetic) row.yardstick = fastest_product_;
     rows.push_back(row);
     report_(row);
   }
@@ -87,7 +131,35 @@ class OpBench {
   const std::function<void(const OpBenchRow&)>& report_;
   ThreadPool pool_;
   BenchTimer timer_;
+  double fastest_product_ = 0;  // rate, of the model and dtype at hand
 };
+
+/// The row with the lowest ratio among those of `bounds` that have a yardstick; nullptr without any.
+const OpBenchRow* lowest(const std::vector<OpBenchRow>& rows, std::initializer_list<OpBound> bounds) {
+  const OpBenchRow* found = nullptr;
+  for (const OpBenchRow& row : rows) {
+    if (row.yardstick == 0 || std::ranges::find(bounds, row.bound) == bounds.end()) continue;
+    if (found == nullptr || row.ratio() < found->ratio()) found = &row;
+  }
+  return found;
+}
+
+/// "the best of 41 to 64 cuBLASLt algorithms", or "plain Eigen".
+std::string product_yardstick(const std::vector<OpBenchRow>& rows) {
+  int fewest = std::numeric_limits<int>::max();
+  int most = 0;
+  for (const OpBenchRow& row : rows) {
+    if (row.bound != OpBound::kProduct || row.yardstick == 0) continue;
+    fewest = std::min(fewest, row.n_candidates);
+    most = std::max(most, row.n_candidates);
+  }
+  return most == 0 ? "plain Eigen" : fmt::format("the best of {} to {} cuBLASLt algorithms", fewest, most);
+}
+
+std::string yardstick_of(OpBound bound, const std::vector<OpBenchRow>& rows) {
+  if (bound == OpBound::kProduct) return product_yardstick(rows);
+  return bound == OpBound::kArithmetic ? "the fastest product" : "a copy";
+}
 
 }  // namespace
 
@@ -110,12 +182,20 @@ std::vector<OpBenchRow> bench_ops(Backend& backend, const OpBenchOptions& option
   return bench.rows;
 }
 
-const OpBenchRow* furthest_from_yardstick(const std::vector<OpBenchRow>& rows) {
-  const OpBenchRow* furthest = nullptr;
-  for (const OpBenchRow& row : rows) {
-    if (row.yardstick > 0 && (furthest == nullptr || row.ratio() < furthest->ratio())) furthest = &row;
-  }
-  return furthest;
+std::vector<std::string> op_bench_summary(const std::vector<OpBenchRow>& rows) {
+  using enum OpBound;
+  std::vector<std::string> lines;
+  const auto add = [&](const char* what, std::initializer_list<OpBound> bounds) {
+    const OpBenchRow* const row = lowest(rows, bounds);
+    if (row == nullptr) return;
+    lines.push_back(fmt::format("{}: {} {} {}, {:.2f} of {}", what, row->op, row->shape, to_string(row->dtype),
+                                row->ratio(), yardstick_of(row->bound, rows)));
+  };
+  add("lowest ratio of products", {kProduct});
+  add("lowest ratio of attention", {kArithmetic});
+  add("lowest ratio of what memory bounds", {kMemory});
+  add("furthest from its bound", {kProduct, kArithmetic, kMemory});
+  return lines;
 }
 
 std::string op_bench_header() {

@@ -12,6 +12,13 @@
 
 namespace ferry {
 
+/// What an op cannot be faster than.
+enum class OpBound : std::uint8_t {
+  kProduct,     // products by the best known one of that shape
+  kArithmetic,  // attention by the fastest product of its dtype and model
+  kMemory,      // the rest by a copy of as many bytes
+};
+
 /// One op at one shape.
 struct OpBenchRow {
   std::string op;     // "y = x W^T"
@@ -20,7 +27,9 @@ struct OpBenchRow {
   double ms = 0;
   double rate = 0;       // in `unit`
   std::string unit;      // "GFLOP/s", "TFLOP/s", or "GB/s" of the elements that the op reads and writes
-  double yardstick = 0;  // the same rate of a plain f32 Eigen product, or of a copy of as many bytes; 0 = none
+  double yardstick = 0;  // the same rate of what `bound` says; 0 = none
+  OpBound bound = OpBound::kMemory;
+  int n_candidates = 0;  // cuBLASLt's algorithms that were tried for the yardstick of a product
 
   /// Of what the yardstick reaches.
   double ratio() const { return rate / yardstick; }
@@ -56,13 +65,16 @@ struct OpBenchOptions {
 /// larger than any L2 cache (60 MB on an H200).
 std::vector<OpBenchModel> op_bench_models(bool device);
 
-/// Calls `report` after each row. Blocks; takes about 100 times seconds_per_op. Throws Error{kMemory} when the tensors
-/// of one op (300 MB on the host, 6 GB on a device) do not fit.
+/// Calls `report` after each row. Products stand beside plain f32 Eigen ones on the host, on a CUDA device beside the
+/// fastest of all algorithms that cuBLASLt proposes, found anew; other devices have no yardstick for them.
+/// Blocks; takes about 100 times seconds_per_op, and a minute or two for cuBLASLt's algorithms. Throws Error{kMemory}
+/// when the tensors of one op (300 MB on the host, 6 GB on a device) do not fit.
 std::vector<OpBenchRow> bench_ops(Backend& backend, const OpBenchOptions& options,
                                   const std::function<void(const OpBenchRow&)>& report);
 
-/// The row with the lowest ratio; nullptr when no row has a yardstick.
-const OpBenchRow* furthest_from_yardstick(const std::vector<OpBenchRow>& rows);
+/// Lines below the table: the lowest ratio among products and among what memory bounds, and the lowest of all. Those
+/// without a row that has a yardstick are left out.
+std::vector<std::string> op_bench_summary(const std::vector<OpBenchRow>& rows);
 
 /// One line of the table per row; the header names the columns.
 std::string op_bench_header();

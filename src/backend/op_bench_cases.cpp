@@ -205,7 +205,7 @@ TensorView BenchTensors::random(DType dtype, std::initializer_list<std::int64_t>
 
 TensorView BenchTensors::zeros(DType dtype, std::initializer_list<std::int64_t> shape) {
   const TensorView view = allocate(dtype, shape);
-  backend_.enqueue(stream_, Zero{.x = view});
+  backend_.enqueue(stream_, Fill{.x = view});
   backend_.sync(stream_);
   return view;
 }

@@ -3,6 +3,7 @@
 // `floor` the products and attention of a step.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -23,6 +24,10 @@ namespace ferry {
 namespace {
 
 constexpr std::int64_t kDefaultSteps = 20;
+/// Rows of the head that `bench ops` takes at a time; a plan's chunks are as large (op_bench_models).
+constexpr std::int64_t kHeadRows = 21376;
+/// Elements of a row that `bench ops` wants of ops on (N, C) alone, by more sequences, so that no cache holds them.
+constexpr std::int64_t kWideRow = 8192;
 
 void print_line(const std::string& line) {
   fmt::print("{}\n", line);
@@ -55,19 +60,43 @@ void print_run(const CommandLine& line, const ModelConfig& model, const Paramete
                                 value("recompute"), value("optimizer_state")));
 }
 
+/// One layer of the line's model.
+OpBenchModel op_bench_model(const CommandLine& line, bool device) {
+  const ModelConfig model = bench_model(line);
+  OpBenchModel shapes;
+  shapes.batch = line.config.batch_size;
+  shapes.length = line.config.seq_len;
+  shapes.width = model.hidden_size;
+  shapes.ffn_width = model.intermediate_size;
+  shapes.n_heads = model.n_heads;
+  shapes.n_kv_heads = model.n_kv_heads;
+  shapes.head_dim = model.head_dim;
+  shapes.vocab_chunk = std::min(model.vocab_size, kHeadRows);
+  const std::int64_t more = device ? std::max<std::int64_t>(1, kWideRow / model.hidden_size) : 1;
+  shapes.narrow_batch = shapes.batch * more;
+  shapes.dtypes = {line.config.dtype};
+  return shapes;
+}
+
+/// The models of the backend unless the line or a file names one; `--dtype` leaves rows of one dtype.
+std::vector<OpBenchModel> models_of(const CommandLine& line, bool device) {
+  if (!line.runs_built_in()) return {op_bench_model(line, device)};
+  std::vector<OpBenchModel> models = op_bench_models(device);
+  if (!line.dtype_given) return models;
+  for (OpBenchModel& model : models) std::erase_if(model.dtypes, [&](DType d) { return d != line.config.dtype; });
+  return models;
+}
+
 void bench_all_ops(const CommandLine& line) {
   const std::unique_ptr<Backend> backend = bench_backend(line);
   OpBenchOptions options;
   options.device = backend->capabilities().is_device;
   options.threads = line.config.threads > 0 ? static_cast<int>(line.config.threads) : available_threads();
   options.level = simd_level();
-  options.models = op_bench_models(options.device);
+  options.models = models_of(line, options.device);
   print_line(op_bench_header());
   const auto rows = bench_ops(*backend, options, [](const OpBenchRow& row) { print_line(to_line(row)); });
-  if (const OpBenchRow* row = furthest_from_yardstick(rows)) {
-    print_line(fmt::format("furthest from its yardstick: {} {} {}, {:.0f} % of it", row->op, row->shape,
-                           to_string(row->dtype), row->ratio() * 100));
-  }
+  for (const std::string& text : op_bench_summary(rows)) print_line(text);
 }
 
 void bench_training_steps(const CommandLine& line) {

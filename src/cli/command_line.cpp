@@ -163,9 +163,24 @@ void read_flags(const RawLine& raw, RunConfig& config) {
 // Texts of one's own are not judged by the built-in config's validation text.
 void drop_built_in_validation(const RawLine& raw, CommandLine& line) {
   const bool own_text = raw.texts.contains(find_option("train_data")) && !raw.texts.contains(find_option("val_data"));
-  if (line.config_source.starts_with("built-in") && own_text) {
+  if (line.runs_built_in() && own_text) {
     line.config.val_data.clear();
     line.config.eval_every = 0;
+  }
+}
+
+// What `bench ops` has no use for may stand in its file, not on its line. Without a model its shapes are fixed.
+void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
+  constexpr std::array<std::string_view, 4> kAlways = {"dtype", "backend", "device", "threads"};
+  constexpr std::array<std::string_view, 3> kOfModel = {"model", "batch_size", "seq_len"};
+  for (const auto& [option, texts] : raw.texts) {
+    const bool of_model = std::ranges::count(kOfModel, option->key) != 0;
+    FERRY_CHECK(of_model || std::ranges::count(kAlways, option->key) != 0, kConfig,
+                "ferry bench ops: {} changes nothing there: leave it out (bench step and bench floor take it)",
+                flag_of(*option));
+    FERRY_CHECK(!of_model || !line.runs_built_in(), kConfig,
+                "ferry bench ops: {} needs a model (its shapes are fixed otherwise): add --model or a config file",
+                flag_of(*option));
   }
 }
 
@@ -198,8 +213,10 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
 
   CommandLine line;
   line.command = command.command;
+  line.dtype_given = raw.texts.contains(find_option("dtype"));
   if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
+  if (line.bench_target == "ops") refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
   if (command.command == Command::kGenerate) read_model(raw, line);

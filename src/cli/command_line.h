@@ -16,6 +16,9 @@ struct CommandLine {
   RunConfig config;
   std::string config_source;  // the config file, "built-in configs/tiny.toml", or "" for defaults and flags alone
   std::string bench_target;   // "ops", "step" or "floor"
+  bool dtype_given = false;   // on the line
+
+  bool runs_built_in() const { return config_source.starts_with("built-in"); }
 };
 
 /// `args` without the program's name. Reads the config file, then lets the flags win, then checks the whole.

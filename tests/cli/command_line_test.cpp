@@ -105,6 +105,29 @@ TEST_CASE("bench takes a target") {
   CHECK(line.bench_target == "ops");
   CHECK(line.config.threads == 3);
   CHECK(line.config.dtype == DType::kF32);
+  CHECK(line.dtype_given);
+  CHECK_FALSE(parse_command_line({"bench", "ops"}).dtype_given);
+}
+
+TEST_CASE("bench ops has fixed shapes, or those of a model") {
+  CHECK(parse_command_line({"bench", "ops"}).runs_built_in());
+  const CommandLine line =
+      parse_command_line({"bench", "ops", "--model", "llama-3.2-1b", "--batch-size", "2", "--seq-len", "64"});
+  CHECK_FALSE(line.runs_built_in());
+  CHECK(line.config.batch_size == 2);
+  CHECK(line.config.seq_len == 64);
+  CHECK(refusal({"bench", "ops", "--seq-len", "64"}) ==
+        "config: ferry bench ops: --seq-len needs a model (its shapes are fixed otherwise): add --model or a config "
+        "file");
+}
+
+TEST_CASE("bench ops refuses a flag that would change nothing") {
+  CHECK(refusal({"bench", "ops", "--offload", "none"}) ==
+        "config: ferry bench ops: --offload changes nothing there: leave it out (bench step and bench floor take it)");
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", kFile).string();
+  CHECK(parse_command_line({"bench", "ops", file}).config_source == file);  // its keys may stand
+  CHECK(has(refusal({"bench", "ops", file, "--steps", "3"}), "--steps changes nothing there"));
 }
 
 TEST_CASE("threads and device reach the backend") {

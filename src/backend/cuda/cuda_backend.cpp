@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_raii.h"
+#include "backend/cuda/cuda_stream.h"
 #include "backend/cuda/device_check.h"
 #include "backend/cuda/matmul_choices.h"
 #include "backend/cuda/nvtx.h"
@@ -58,29 +59,6 @@ class FirstFailure {
   std::mutex mutex_;
   std::string message_;  // written once under mutex_, before any_ becomes true
   std::atomic<bool> any_{false};
-};
-
-class CudaStream final : public Stream {
- public:
-  CudaStream(int device, const std::string& name) : device_(device) {
-    // Non-blocking: no hidden order with the default stream.
-    FERRY_CUDA_CHECK(cudaStreamCreateWithFlags(stream_.receive(), cudaStreamNonBlocking));
-    name_stream(stream_.get(), name.c_str());
-  }
-  ~CudaStream() override {
-    try_use_device(device_);
-    if (cudaStreamSynchronize(stream_.get()) != cudaSuccess) cudaGetLastError();  // reported where it arose
-  }
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-
-  cudaStream_t get() const { return stream_.get(); }
-  StagedCopies& staged_copies() { return staged_copies_; }
-
- private:
-  const int device_;
-  StagedCopies staged_copies_;
-  StreamOwner stream_;
 };
 
 class CudaEvent final : public Event {

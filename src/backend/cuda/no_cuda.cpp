@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for the CUDA backend in a build without CUDA.
 #include "backend/cuda/cuda_factory.h"
+#include "backend/cuda/product_sweep.h"
 #include "core/error.h"
 
 namespace ferry {
@@ -12,4 +13,17 @@ std::unique_ptr<Backend> create_cuda_backend(const BackendOptions&) {
 
 int cuda_device_count() { return 0; }
 
+namespace cuda {
+
+struct ProductSweep::State {};
+
+ProductSweep::ProductSweep(StreamRef, const Matmul&, Scratch) {}
+
+ProductSweep::~ProductSweep() = default;
+
+std::size_t ProductSweep::size() const { return 0; }
+
+bool ProductSweep::enqueue(std::size_t) const { return false; }
+
+}  // namespace cuda
 }  // namespace ferry

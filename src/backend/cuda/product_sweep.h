@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The yardstick of the CUDA backend's matrix products: whatever cuBLASLt proposes, each to be run.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace ferry::cuda {
+
+/// The algorithms that cuBLASLt proposes for one product, in its order, under the rules of CublasLtMatmul but without
+/// its choice.
+class ProductSweep {
+ public:
+  static constexpr int kMaxCandidates = 100;
+
+  /// Has no candidates where `stream` is not the CUDA backend's. `scratch` holds scratch_bytes(op) and stays. Throws
+  /// Error{kDevice}.
+  ProductSweep(StreamRef stream, const Matmul& op, Scratch scratch);
+  ~ProductSweep();
+  ProductSweep(const ProductSweep&) = delete;
+  ProductSweep& operator=(const ProductSweep&) = delete;
+
+  std::size_t size() const;
+  /// Enqueues a candidate on the stream of the constructor; false where cuBLASLt refuses to run it.
+  bool enqueue(std::size_t index) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;  // null without candidates
+};
+
+}  // namespace ferry::cuda
