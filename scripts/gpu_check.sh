@@ -76,6 +76,10 @@ escape() {
   printf '%s' "${text//\]/\\]}"
 }
 
+# initcheck does not see what cuBLASLt writes in bulk (TMA): each later read of it counts as uninitialised. So it runs
+# tests of single ops alone, whose results only the host reads; those of a whole engine chain ops.
+is_skipped() { [[ $1 == initcheck.*_offload_cuda || $1 == initcheck.*_check_cuda ]]; }
+
 # run_tests <prefix> [<wrapper>...]: all GPU tests; the failure tests one process each, since each breaks the GPU for its
 # own.
 run_tests() {
@@ -84,6 +88,7 @@ run_tests() {
   while IFS= read -r program; do
     [[ -n $(gpu_tests "$program") ]] || continue
     name=$prefix$(basename "$program")
+    ! is_skipped "$name" || continue
     if [[ $program != *_failures ]]; then
       part "$name" "$@" "$program" "[gpu]"
     elif [[ $# -eq 0 ]]; then
@@ -113,10 +118,21 @@ else
   run_tests ""
 fi
 
+# benchmark <name> <target> <argument>...
+benchmark() {
+  local name=$1
+  shift
+  part "$name" "$build/ferry" bench "$@" --backend cuda
+  cat "$log/$name.log"
+}
+
 if [[ $benchmarks == yes && -x $build/ferry ]]; then
   say "Benchmarks"
-  part bench_ops "$build/ferry" bench ops --backend cuda
-  cat "$log/bench_ops.log"
+  benchmark bench_ops ops
+  for model in llama3.2-1b llama3.2-1b-resident; do
+    benchmark "bench_floor.$model" floor "configs/$model.toml"
+    benchmark "bench_step.$model" step "configs/$model.toml" --steps 10
+  done
 fi
 
 say "Summary"
