@@ -119,7 +119,7 @@ TestTensor random_tensor(DType dtype, std::vector<std::int64_t> shape, const std
 
 std::string difference(const std::string& backend, const char* op, const TestTensor& got,
                        std::span<const double> want) {
-  const Tolerance& allowed = tolerance(backend, op, got.view().dtype);
+  const Tolerance allowed = tolerance(backend, op, got.view().dtype);
   const std::vector<double> values = got.values();
   if (values.size() != want.size()) return "sizes differ";
   double largest = 0;
