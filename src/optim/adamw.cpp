@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/int_math.h"
 #include "core/thread_pool.h"
 #include "optim/adamw_kernels.h"
 
@@ -89,8 +90,7 @@ void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLeve
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level, ThreadPool& pool) {
   check(range, level);
   const detail::AdamwKernel kernel = detail::adamw_kernel(level);
-  const std::int64_t n_cuts = (range.n + kAdamwCut - 1) / kAdamwCut;
-  pool.parallel_for(n_cuts, [&](std::int64_t cut) {
+  pool.parallel_for(ceil_div(range.n, kAdamwCut), [&](std::int64_t cut) {
     const std::int64_t begin = cut * kAdamwCut;
     kernel(slice(range, begin, std::min(kAdamwCut, range.n - begin)), scalars);
   });

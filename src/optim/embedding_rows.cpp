@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/int_math.h"
 #include "core/thread_pool.h"
 
 namespace ferry {
@@ -16,8 +17,6 @@ namespace {
 constexpr std::int64_t kRowCut = 16;
 constexpr std::int64_t kPositionCut = 32;
 constexpr std::int64_t kColumnCut = 256;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 void check_dtype(DType dtype) {
   FERRY_CHECK(dtype == DType::kF32 || dtype == DType::kBf16, kDType,

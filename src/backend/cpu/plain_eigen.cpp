@@ -5,14 +5,15 @@
 #include <algorithm>
 
 #include "backend/cpu/kernels/kernel_table.h"
+#include "core/int_math.h"
 
 namespace ferry::cpu {
 
 void plain_eigen_product(SimdLevel level, const Matmul& op, ThreadPool& pool) {
   const KernelTable& table = kernels(level);
   const std::int64_t rows = op.d.shape[0];
-  const std::int64_t share = (rows + pool.size() - 1) / pool.size();
-  pool.parallel_for((rows + share - 1) / share, [&](std::int64_t i) {
+  const std::int64_t share = ceil_div(rows, pool.size());
+  pool.parallel_for(ceil_div(rows, share), [&](std::int64_t i) {
     table.plain_product(op, {i * share, std::min(rows, (i + 1) * share)});
   });
 }
