@@ -25,6 +25,7 @@ constexpr std::uint32_t kNan = 0x7fc00000U;
 __device__ __forceinline__ float canonical(float value) { return isnan(value) ? __uint_as_float(kNan) : value; }
 
 __device__ __forceinline__ void update(Element& e, float g, const AdamwScalars& s) {
+  g = __fmul_rn(s.gradient_scale, g);
   e.p = __fmul_rn(e.p, s.decay);
   e.m = __fmaf_rn(s.one_minus_beta1, __fsub_rn(g, e.m), e.m);
   e.v = __fmaf_rn(__fmul_rn(s.one_minus_beta2, g), g, __fmul_rn(s.beta2, e.v));

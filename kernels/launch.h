@@ -177,13 +177,15 @@ struct CastArgs {
 };
 [[nodiscard]] cudaError_t launch_cast(const CastArgs& args, cudaStream_t stream);
 
-/// y[0] = sum of x[i]^2, by fixed blocks whose sums go through `scratch`.
+/// y[0] = sum of x[i]^2, by fixed blocks whose sums go through `scratch`; 0 from rows r with skip[r] != 0.
 struct SumOfSquaresArgs {
   Type type = Type::kF32;  // of x
   std::int64_t n = 0;
-  const void* x = nullptr;  // n
-  float* y = nullptr;       // (1)
-  void* scratch = nullptr;  // sum_of_squares_scratch_bytes
+  std::int64_t width = 0;              // of the rows that `skip` is about
+  const void* x = nullptr;             // n
+  const std::int32_t* skip = nullptr;  // (n / width), optional
+  float* y = nullptr;                  // (1)
+  void* scratch = nullptr;             // sum_of_squares_scratch_bytes
 };
 [[nodiscard]] cudaError_t launch_sum_of_squares(const SumOfSquaresArgs& args, cudaStream_t stream);
 std::size_t sum_of_squares_scratch_bytes(std::int64_t n);
@@ -198,6 +200,7 @@ struct AdamwScalars {
   float step_size = 0;
   float sqrt_correction2 = 1;
   float eps = 0;
+  float gradient_scale = 1;
 };
 
 /// One AdamW update, with the bits of the host's. (type, state): (f32, f32); (bf16, f32) with weight_low, the lower

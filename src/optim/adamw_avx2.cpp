@@ -22,6 +22,7 @@ struct Vector {
 };
 
 struct VectorScalars {
+  __m256 gradient_scale;
   __m256 beta2;
   __m256 one_minus_beta1;
   __m256 one_minus_beta2;
@@ -32,9 +33,9 @@ struct VectorScalars {
 };
 
 VectorScalars broadcast(const AdamwScalars& s) {
-  return {_mm256_set1_ps(s.beta2), _mm256_set1_ps(s.one_minus_beta1), _mm256_set1_ps(s.one_minus_beta2),
-          _mm256_set1_ps(s.decay), _mm256_set1_ps(s.step_size),       _mm256_set1_ps(s.sqrt_correction2),
-          _mm256_set1_ps(s.eps)};
+  return {_mm256_set1_ps(s.gradient_scale),   _mm256_set1_ps(s.beta2), _mm256_set1_ps(s.one_minus_beta1),
+          _mm256_set1_ps(s.one_minus_beta2),  _mm256_set1_ps(s.decay), _mm256_set1_ps(s.step_size),
+          _mm256_set1_ps(s.sqrt_correction2), _mm256_set1_ps(s.eps)};
 }
 
 __m256 canonical(__m256 value) {
@@ -43,6 +44,7 @@ __m256 canonical(__m256 value) {
 }
 
 Vector update(Vector e, __m256 g, const VectorScalars& s) {
+  g = _mm256_mul_ps(s.gradient_scale, g);
   e.p = _mm256_mul_ps(e.p, s.decay);
   e.m = _mm256_fmadd_ps(s.one_minus_beta1, _mm256_sub_ps(g, e.m), e.m);
   e.v = _mm256_fmadd_ps(_mm256_mul_ps(s.one_minus_beta2, g), g, _mm256_mul_ps(s.beta2, e.v));

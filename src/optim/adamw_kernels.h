@@ -7,7 +7,7 @@
 namespace ferry::detail {
 
 // Every implementation does the same IEEE operations in the same order, one rounding each:
-//   p = p * decay;  m = fma(1 - beta1, g - m, m);  v = fma((1 - beta2) * g, g, beta2 * v);
+//   g = gradient_scale * g;  p = p * decay;  m = fma(1 - beta1, g - m, m);  v = fma((1 - beta2) * g, g, beta2 * v);
 //   p = fma(-step_size, m / (sqrt(v) / sqrt_correction2 + eps), p);
 // A NaN is stored as 0x7fc00000 (0x7fc0 in bf16), since instruction sets disagree about its payload.
 

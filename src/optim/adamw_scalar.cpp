@@ -20,6 +20,7 @@ struct Element {
 float canonical(float value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value; }
 
 Element update(Element e, float g, const AdamwScalars& s) {
+  g = s.gradient_scale * g;
   e.p = e.p * s.decay;
   e.m = std::fma(s.one_minus_beta1, g - e.m, e.m);
   e.v = std::fma(s.one_minus_beta2 * g, g, s.beta2 * e.v);

@@ -23,10 +23,12 @@ Adamw op_on(Parameters& parameters, const AdamwScalars& scalars) {
   return op;
 }
 
+/// Every other step scales its gradient.
 void check_steps(const OpRunner& runner, Parameters got, const AdamwOptions& options, double lr) {
   Parameters want = got;
   for (std::int64_t step = 1; step <= 7; ++step) {
-    const AdamwScalars scalars = adamw_scalars(options, lr, step, true);
+    AdamwScalars scalars = adamw_scalars(options, lr, step, true);
+    if (step % 2 == 0) scalars.gradient_scale = 0.3F;
     want.fill_delicate_gradient(step);
     got.fill_delicate_gradient(step);
     adamw_update(want.range(), scalars, SimdLevel::kScalar);

@@ -17,10 +17,13 @@ using test::Format;
 using test::kFormats;
 using test::Parameters;
 
+/// Every other step scales its gradient.
 void take_steps(Parameters& p, SimdLevel level) {
   for (std::int64_t step = 1; step <= 7; ++step) {
     p.fill_delicate_gradient(step);
-    adamw_update(p.range(), adamw_scalars({0.9, 0.999, 1e-8, 0.1}, 1e-2, step, true), level);
+    AdamwScalars scalars = adamw_scalars({0.9, 0.999, 1e-8, 0.1}, 1e-2, step, true);
+    if (step % 2 == 0) scalars.gradient_scale = 0.3F;
+    adamw_update(p.range(), scalars, level);
   }
 }
 
@@ -47,6 +50,29 @@ TEST_CASE("every level gives the same bits at any size and alignment") {
           CHECK(got.same_bits_as(want));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a gradient scale gives the bits of gradients that were scaled before") {
+  constexpr std::int64_t kElems = 1027;
+  for (const SimdLevel level : {SimdLevel::kScalar, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+    if (level > supported_simd_level()) continue;
+    for (const Format& format : kFormats) {
+      const float scale = format.dtype == DType::kF32 ? 0.3F : 0.25F;  // exact in bf16
+      Parameters want = delicate_parameters(format, kElems);
+      Parameters got = want;
+      for (std::int64_t step = 1; step <= 7; ++step) {
+        AdamwScalars scalars = adamw_scalars({0.9, 0.999, 1e-8, 0.1}, 1e-2, step, true);
+        want.fill_scaled_gradient(step, scale);
+        adamw_update(want.range(), scalars, level);
+        scalars.gradient_scale = scale;
+        got.fill_gradient(step);
+        adamw_update(got.range(), scalars, level);
+      }
+      got.fill_scaled_gradient(7, scale);  // as `want` has it
+      INFO(to_string(level) << ", " << format.name);
+      CHECK(got.same_bits_as(want));
     }
   }
 }

@@ -38,9 +38,25 @@ double distance(const std::vector<float>& got, const float* want, const std::vec
   return std::sqrt(error / norm);
 }
 
-void check_parity(const std::string& fixture, double weight_decay, SimdLevel level) {
-  const std::vector<float> want = read_fixture(fixture);
-  const AdamwOptions options{0.9, 0.999, 1e-8, weight_decay};
+/// The coefficient of torch.nn.utils.clip_grad_norm_ in f32.
+float clip_coefficient(const std::vector<float>& gradient, double max_norm) {
+  double squares = 0;
+  for (const float g : gradient) squares += double{g} * g;
+  return static_cast<float>(std::min(1.0, max_norm / (std::sqrt(squares) + 1e-6)));
+}
+
+/// A case of tests/fixtures/make_adamw_fixtures.py. Clipped ones have gradients of three sizes.
+struct ParityCase {
+  const char* fixture;
+  double weight_decay;
+  double max_norm;  // 0: not clipped
+
+  float gradient_size(std::int64_t step) const { return max_norm > 0 ? static_cast<float>(1 << (step % 3)) : 1.0F; }
+};
+
+void check_parity(const ParityCase& parity, SimdLevel level) {
+  const std::vector<float> want = read_fixture(parity.fixture);
+  const AdamwOptions options{0.9, 0.999, 1e-8, parity.weight_decay};
   Parameters got(kFormats[0], kFixtureElems);
   got.fill();
   const auto values = [&](auto&& get) {
@@ -54,8 +70,13 @@ void check_parity(const std::string& fixture, double weight_decay, SimdLevel lev
   const float* part = want.data();
   for (std::int64_t step = 1; step <= 100; ++step) {
     const double lr = 1e-3 * (1 - static_cast<double>(step - 1) / 200);
-    got.fill_gradient(step);
-    adamw_update(got.range(), adamw_scalars(options, lr, step, true), level);
+    got.fill_scaled_gradient(step, parity.gradient_size(step));
+    AdamwScalars scalars = adamw_scalars(options, lr, step, true);
+    if (parity.max_norm > 0) {
+      scalars.gradient_scale =
+          clip_coefficient(values([&](std::int64_t i) { return got.gradient(i); }), parity.max_norm);
+    }
+    adamw_update(got.range(), scalars, level);
     if (step != 1 && step != 10 && step != 100) continue;
     INFO("step " << step);
     CHECK(distance(weights(), part, zeros) < 1e-6);
@@ -70,8 +91,9 @@ TEST_CASE("100 steps agree with torch.optim.AdamW") {
   for (const SimdLevel level : {SimdLevel::kScalar, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
     if (level > supported_simd_level()) continue;
     INFO(to_string(level));
-    check_parity("adamw_plain.f32", 0, level);
-    check_parity("adamw_decay.f32", 0.1, level);
+    check_parity({"adamw_plain.f32", 0, 0}, level);
+    check_parity({"adamw_decay.f32", 0.1, 0}, level);
+    check_parity({"adamw_clip.f32", 0.1, 10}, level);
   }
 }
 
@@ -127,13 +149,15 @@ TEST_CASE("bf16 weights with f32 state are exactly AdamW on f32 weights") {
         for (std::size_t i = 0; i < delicate.size(); ++i) p->set_weight(static_cast<std::int64_t>(i) * 20, delicate[i]);
       }
       for (std::int64_t step = 1; step <= 150; ++step) {
+        const float scale = step % 2 == 0 ? 0.3F : 1.0F;
         for (std::int64_t i = 0; i < kElems; ++i) {
           const float gradient = i % 40 == 0 ? 0 : to_f32(to_bf16(noise(i, step)));
-          f32.set_gradient(i, gradient);
+          f32.set_gradient(i, scale * gradient);
           split.set_gradient(i, gradient);
         }
-        const AdamwScalars scalars = adamw_scalars({0.9, 0.999, 1e-8, 0.1}, lr, step, true);
+        AdamwScalars scalars = adamw_scalars({0.9, 0.999, 1e-8, 0.1}, lr, step, true);
         adamw_update(f32.range(), scalars, level);
+        scalars.gradient_scale = scale;
         adamw_update(split.range(), scalars, level);
       }
       std::int64_t n_different = 0;
@@ -204,6 +228,7 @@ TEST_CASE("scalars follow the step counter, and decay where it applies") {
   const AdamwScalars late = adamw_scalars(options, 0.1, 1'000'000, true);
   CHECK(late.step_size == 0.1F);
   CHECK(late.sqrt_correction2 == 1.0F);
+  CHECK(late.gradient_scale == 1.0F);
 }
 
 TEST_CASE("an AdamW step below 1 is refused") {

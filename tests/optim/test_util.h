@@ -94,6 +94,7 @@ class Parameters {
   }
   float m(std::int64_t i) { return get(range().m, moment_bytes(), i); }
   float v(std::int64_t i) { return get(range().v, moment_bytes(), i); }
+  float gradient(std::int64_t i) { return get(range().gradient, size_of(format_.dtype), i); }
 
   void set_weight(std::int64_t i, float value) {
     const AdamwRange r = range();
@@ -117,8 +118,9 @@ class Parameters {
       set_v(i, 0);
     }
   }
-  void fill_gradient(std::int64_t step) {
-    for (std::int64_t i = 0; i < n_; ++i) set_gradient(i, noise(i, step));
+  void fill_gradient(std::int64_t step) { fill_scaled_gradient(step, 1); }
+  void fill_scaled_gradient(std::int64_t step, float scale) {
+    for (std::int64_t i = 0; i < n_; ++i) set_gradient(i, scale * noise(i, step));
   }
   /// With a zero or an infinity, a denormal or a NaN among the noise.
   void fill_delicate_gradient(std::int64_t step) {

@@ -253,6 +253,10 @@ void run(const Context& context, const SumOfSquares& op) {
   args.type = type_of(op.x);
   args.n = op.x.elems();
   args.x = op.x.data;
+  if (op.skip) {
+    args.width = op.x.shape[1];
+    args.skip = op.skip.as<std::int32_t>();
+  }
   args.y = op.y.as<float>();
   args.scratch = context.scratch.data;
   FERRY_CUDA_CHECK(kernels::launch_sum_of_squares(args, context.stream));
@@ -276,6 +280,7 @@ void run(const Context& context, const Adamw& op) {
   args.scalars.step_size = op.scalars.step_size;
   args.scalars.sqrt_correction2 = op.scalars.sqrt_correction2;
   args.scalars.eps = op.scalars.eps;
+  args.scalars.gradient_scale = op.scalars.gradient_scale;
   FERRY_CUDA_CHECK(kernels::launch_adamw(args, context.stream));
 }
 
