@@ -54,7 +54,10 @@ void check(const RmsNormBackward& op) {
   must.matches("rstd", op.rstd, DType::kF32, {rows});
   if (op.d_residual) must.matches("d_residual", op.d_residual, dtype, {rows, width});
   must.matches("d_x", op.d_x, dtype, {rows, width});
-  must.matches("d_weight", op.d_weight, dtype, {width});
+  const auto d_weight_dtype = op.d_weight && op.d_weight.dtype == DType::kF32 ? DType::kF32 : dtype;
+  must.matches("d_weight", op.d_weight, d_weight_dtype, {width});
+  FERRY_CHECK(!op.accumulate || d_weight_dtype == DType::kF32, kDType,
+              "{}: d_weight is {}, expected f32 where it accumulates", op.kName, op.d_weight.describe());
   must.aliasing(op, {{"d_x", "d_y"}, {"d_x", "d_residual"}});
 }
 
@@ -181,6 +184,10 @@ void check(const Fill& op) { checker(op).any("x", op.x); }
 void check(const SumOfSquares& op) {
   const auto must = checker(op);
   must.any_floating("x", op.x);
+  if (op.skip) {
+    must.floating("x", op.x, "R, C");
+    must.matches("skip", op.skip, DType::kI32, {op.x.shape[0]});
+  }
   must.matches("y", op.y, DType::kF32, {1});
   must.aliasing(op, {});
 }

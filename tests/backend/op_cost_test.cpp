@@ -41,6 +41,21 @@ TEST_CASE("other ops cost the bytes that they read and write") {
   rope.cos = view({2, 2}, DType::kF32);
   rope.sin = view({2, 2}, DType::kF32);
   CHECK(op_bytes(rope) == 2 * 24 * 2 + 2 * 4 * 4);
+  CHECK(op_bytes(Fill{.x = view({3}, DType::kI32), .byte = 1}) == 3 * 4);
+  SumOfSquares squares;
+  squares.x = view({4, 5});
+  squares.y = view({1}, DType::kF32);
+  CHECK(op_bytes(squares) == 20 * 2 + 4);
+  squares.skip = view({4}, DType::kI32);
+  CHECK(op_bytes(squares) == 20 * 2 + 4 * 4 + 4);
+}
+
+TEST_CASE("d_weight that accumulates is read as well") {
+  RmsNormBackward norm;
+  norm.d_weight = view({7}, DType::kF32);
+  CHECK(op_bytes(norm) == 7 * 4);
+  norm.accumulate = true;
+  CHECK(op_bytes(norm) == 2 * 7 * 4);
 }
 
 TEST_CASE("an embedding costs the rows that it touches, not the table") {

@@ -36,6 +36,17 @@ RmsNormForward rmsnorm(Memory& memory) {
   return {memory.bf16({4, 128}), {}, {}, memory.bf16({128}), memory.bf16({4, 128}), memory.f32({4}), 1e-5F};
 }
 
+RmsNormBackward rmsnorm_backward(Memory& memory) {
+  RmsNormBackward op;
+  op.d_y = memory.bf16({4, 128});
+  op.x = memory.bf16({4, 128});
+  op.weight = memory.bf16({128});
+  op.rstd = memory.f32({4});
+  op.d_x = memory.bf16({4, 128});
+  op.d_weight = memory.bf16({128});
+  return op;
+}
+
 Matmul matmul(Memory& memory) {
   return {memory.bf16({4, 8}), memory.bf16({8, 6}), {}, memory.bf16({4, 6}), false, false};
 }
@@ -88,10 +99,7 @@ TEST_CASE("well-formed ops pass, one of each kind") {
   CHECK(refusal(EmbeddingForward{ids, table, rows}).empty());
   CHECK(refusal(EmbeddingBackward{ids, memory.i32({4}), rows, table}).empty());
   CHECK(refusal(rmsnorm(memory)).empty());
-  CHECK(
-      refusal(RmsNormBackward{
-                  memory.f32({4, 8}), rows, memory.f32({8}), memory.f32({4}), {}, memory.f32({4, 8}), memory.f32({8})})
-          .empty());
+  CHECK(refusal(rmsnorm_backward(memory)).empty());
   CHECK(refusal(matmul(memory)).empty());
   CHECK(refusal(Rope{memory.bf16({2, 5, 3, 8}), memory.f32({5, 4}), memory.f32({5, 4}), false}).empty());
   CHECK(refusal(attention_forward(memory)).empty());
@@ -191,6 +199,49 @@ TEST_CASE("rmsnorm takes addend and sum together only") {
   op.addend = memory.bf16({4, 128});
   CHECK(refusal(op) == "shape: rmsnorm_forward: sum is absent, expected addend and sum both or neither");
   op.sum = op.addend;
+  CHECK(refusal(op).empty());
+}
+
+TEST_CASE("rmsnorm writes d_weight in its own dtype or f32, and accumulates in f32 alone") {
+  Memory memory;
+  auto op = rmsnorm_backward(memory);
+  op.accumulate = true;
+  CHECK(refusal(op) == "dtype: rmsnorm_backward: d_weight is bf16 (128), expected f32 where it accumulates");
+  op.d_weight = memory.f32({128});
+  CHECK(refusal(op).empty());
+  op.accumulate = false;
+  CHECK(refusal(op).empty());
+  op.d_weight = memory.f32({127});
+  CHECK(refusal(op) == "shape: rmsnorm_backward: d_weight is f32 (127), expected f32 (128)");
+  op.d_weight = memory.i32({128});
+  CHECK(refusal(op) == "dtype: rmsnorm_backward: d_weight is i32 (128), expected bf16 (128)");
+  op.d_weight = {};
+  CHECK(refusal(op) == "shape: rmsnorm_backward: d_weight is missing, expected bf16 (128)");
+  op.d_weight = op.weight;
+  CHECK(refusal(op) == "shape: rmsnorm_backward: d_weight overlaps weight, expected separate memory");
+}
+
+TEST_CASE("rmsnorm of f32 has d_weight in f32 alone") {
+  Memory memory;
+  auto op = rmsnorm_backward(memory);
+  op.d_y = op.d_x = memory.f32({4, 128});
+  op.x = memory.f32({4, 128});
+  op.weight = memory.f32({128});
+  CHECK(refusal(op) == "dtype: rmsnorm_backward: d_weight is bf16 (128), expected f32 (128)");
+}
+
+TEST_CASE("a sum of squares skips rows of a matrix") {
+  Memory memory;
+  SumOfSquares op{memory.bf16({6, 8}), memory.i32({6}), memory.f32({1})};
+  CHECK(refusal(op).empty());
+  op.skip = memory.i32({8});
+  CHECK(refusal(op) == "shape: sum_of_squares: skip is i32 (8), expected i32 (6)");
+  op.skip = memory.f32({6});
+  CHECK(refusal(op) == "dtype: sum_of_squares: skip is f32 (6), expected i32 (6)");
+  op.skip = memory.i32({6});
+  op.x = memory.bf16({48});
+  CHECK(refusal(op) == "shape: sum_of_squares: x is bf16 (48), expected bf16 or f32 (R, C)");
+  op.skip = {};
   CHECK(refusal(op).empty());
 }
 

@@ -107,6 +107,8 @@ TEST_CASE("bits do not depend on the run, threads, alignment or strides", FERRY_
     transposed.transpose_a = true;
     AttentionBackward scaled;
     scaled.scale = 0.2F;
+    RmsNormBackward accumulating;
+    accumulating.accumulate = true;
     check_same_bits<Matmul>(groups, {{}, {{"a", {301, 190}}, {"b", {190, 177}}, {"c", rows}, {"d", rows}}, dtype, {}});
     check_same_bits<Matmul>(groups, {transposed, {{"a", {700, 65}}, {"b", {700, 31}}, {"d", {65, 31}}}, dtype, {}});
     check_same_bits<Matmul>(groups, {{}, {{"a", {1, 1190}}, {"b", {1190, 300}}, {"d", {1, 300}}}, dtype, {}});
@@ -139,6 +141,11 @@ TEST_CASE("bits do not depend on the run, threads, alignment or strides", FERRY_
                  {{"d_y", rows}, {"x", rows}, {"weight", {177}}, {"rstd", {301}}, {"d_x", rows}, {"d_weight", {177}}},
                  dtype,
                  {{"rstd", kF32}}});
+    check_same_bits<RmsNormBackward>(
+        groups, {accumulating,
+                 {{"d_y", rows}, {"x", rows}, {"weight", {177}}, {"rstd", {301}}, {"d_x", rows}, {"d_weight", {177}}},
+                 dtype,
+                 {{"rstd", kF32}, {"d_weight", kF32}}});
     check_same_bits<SwigluForward>(groups, {{}, {{"gate", rows}, {"up", rows}, {"y", rows}}, dtype, {}});
     check_same_bits<SwigluBackward>(
         groups, {{}, {{"d_y", rows}, {"gate", rows}, {"up", rows}, {"d_gate", rows}, {"d_up", rows}}, dtype, {}});

@@ -59,6 +59,7 @@ void set_scalars(Args& args, const FixtureCase& fixture) {
   if constexpr (requires { args.inverse; }) fixture.scalar("inverse", args.inverse);
   if constexpr (requires { args.first_token; }) fixture.scalar("first_token", args.first_token);
   if constexpr (requires { args.transpose_a; }) fixture.scalar("transpose_a", args.transpose_a);
+  if constexpr (requires { args.accumulate; }) fixture.scalar("accumulate", args.accumulate);
   if constexpr (requires { args.transpose_b; }) fixture.scalar("transpose_b", args.transpose_b);
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "backend/cpu/kernels/kernel_table.h"
+#include "core/int_math.h"
 #include "optim/adamw.h"
 #include "optim/embedding_rows.h"
 
@@ -26,9 +27,6 @@ constexpr std::int64_t kSerialFlop = std::int64_t{1} << 21;
 constexpr std::int64_t kMaxPartials = 64;
 constexpr std::int64_t kSquaresPiece = 65536;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up_to(std::int64_t n, std::int64_t unit) { return ceil_div(n, unit) * unit; }
-
 /// Memory of one thread for the pieces it runs: grows to the largest piece seen, then stays.
 class Workspace {
  public:
@@ -41,7 +39,7 @@ class Workspace {
     if (n <= n_elems_) return data_;
     std::free(data_);
     n_elems_ = 0;
-    data_ = static_cast<float*>(std::aligned_alloc(64, round_up_to(n, 16) * sizeof(float)));
+    data_ = static_cast<float*>(std::aligned_alloc(64, round_up(n, 16) * sizeof(float)));
     if (data_ == nullptr) throw std::bad_alloc();
     n_elems_ = n;
     return data_;
@@ -120,7 +118,7 @@ MatmulCut matmul_cut(std::int64_t rows, std::int64_t columns) {
     }
   }
   const auto even = [](std::int64_t n, std::int64_t limit, std::int64_t unit) {
-    return std::min(limit, round_up_to(ceil_div(n, ceil_div(n, limit)), unit));
+    return std::min(limit, round_up(ceil_div(n, ceil_div(n, limit)), unit));
   };
   return {even(rows, max_rows, 4), even(columns, max_columns, 48)};
 }
@@ -261,7 +259,7 @@ std::int64_t scratch_elems(const SumOfSquares& op) { return ceil_div(op.x.elems(
 void run_op(const Context& context, const SumOfSquares& op) {
   float* const partials = context.scratch_floats();
   for_each_range(context, op.x.elems(), kSquaresPiece, op.x.elems() < kSerialElems, [&](Range elems) {
-    partials[elems.begin / kSquaresPiece] = context.kernels.sum_of_squares(op.x, elems);
+    partials[elems.begin / kSquaresPiece] = context.kernels.sum_of_squares(op, elems);
   });
   *op.y.as<float>() = context.kernels.sum(partials, scratch_elems(op));
 }

@@ -62,7 +62,8 @@ struct KernelTable {
   void (*rmsnorm_forward)(const RmsNormForward& op, Range rows);
   /// d_x of these rows, and their part of d_weight in `partial` (C).
   void (*rmsnorm_backward)(const RmsNormBackward& op, Range rows, float* partial);
-  /// d_weight[columns] = the sum of n_partials rows of (n_partials, C), in order.
+  /// d_weight[columns] = the sum of n_partials rows of (n_partials, C), in order; added to what it holds where the op
+  /// accumulates.
   void (*rmsnorm_d_weight)(const RmsNormBackward& op, const float* partials, std::int64_t n_partials, Range columns);
 
   void (*rope)(const Rope& op, Range rows);  // rows of (B * T)
@@ -72,7 +73,7 @@ struct KernelTable {
   void (*cross_entropy_loss)(const CrossEntropyLoss& op);
   void (*cross_entropy_backward)(const CrossEntropyBackward& op, Range rows);
   void (*cast)(const Cast& op, Range elems);
-  float (*sum_of_squares)(const TensorView& x, Range elems);
+  float (*sum_of_squares)(const SumOfSquares& op, Range elems);
   float (*sum)(const float* x, std::int64_t n);
 
   /// What `ferry bench ops` compares with: one Eigen product of f32 maps, rows of d only. No c.

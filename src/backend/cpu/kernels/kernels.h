@@ -25,7 +25,7 @@ void cross_entropy_chunk(const CrossEntropyChunk& op, Range rows);
 void cross_entropy_loss(const CrossEntropyLoss& op);
 void cross_entropy_backward(const CrossEntropyBackward& op, Range rows);
 void cast(const Cast& op, Range elems);
-float sum_of_squares(const TensorView& x, Range elems);
+float sum_of_squares(const SumOfSquares& op, Range elems);
 float sum(const float* x, std::int64_t n);
 
 }  // namespace ferry::cpu::FERRY_ISA

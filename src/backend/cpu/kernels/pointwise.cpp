@@ -76,6 +76,20 @@ void convert(const Cast& op, Range elems) {
   for (std::int64_t i = elems.begin; i < elems.end; ++i) out[i] = from_float<To>(to_float(in[i]));
 }
 
+/// Sets to 0 those of the n values that lie in skipped rows; values[0] is element `first` of x.
+void clear_skipped(const SumOfSquares& op, std::int64_t first, float* values, std::int64_t n) {
+  const std::int64_t width = op.x.shape[1];
+  std::int64_t begin = 0;
+  while (begin < n) {
+    const std::int64_t row = (first + begin) / width;
+    const std::int64_t end = smaller(n, (row + 1) * width - first);
+    if (at<const std::int32_t>(op.skip)[row] != 0) {
+      for (std::int64_t i = begin; i < end; ++i) values[i] = 0;
+    }
+    begin = end;
+  }
+}
+
 }  // namespace
 
 void rope(const Rope& op, Range rows) {
@@ -117,14 +131,15 @@ void cast(const Cast& op, Range elems) {
   });
 }
 
-float sum_of_squares(const TensorView& x, Range elems) {
+float sum_of_squares(const SumOfSquares& op, Range elems) {
   float total = 0;
-  with_type(x.dtype, [&](auto type) {
+  with_type(op.x.dtype, [&](auto type) {
     Block block;
     LaneArray lanes = LaneArray::Zero();
     for (std::int64_t i = elems.begin; i < elems.end; i += kBlock) {
       const std::int64_t n = smaller(kBlock, elems.end - i);
-      load_padded(block.values, at<const decltype(type)>(x, i), n, 0);
+      load_padded(block.values, at<const decltype(type)>(op.x, i), n, 0);
+      if (op.skip.data != nullptr) clear_skipped(op, i, block.values, n);
       for (std::int64_t j = 0; j < round_up(n); j += kLanes) lanes += ConstLanes(block.values + j).square();
     }
     total = lanes.sum();

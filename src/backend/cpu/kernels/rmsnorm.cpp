@@ -131,6 +131,10 @@ void rmsnorm_d_weight(const RmsNormBackward& op, const float* partials, std::int
       const float* const part = partials + p * width + begin;
       for (std::int64_t i = 0; i < count; ++i) total.values[i] += part[i];
     }
+    if (op.accumulate) {
+      const float* const before = at<const float>(op.d_weight, begin);
+      for (std::int64_t i = 0; i < count; ++i) total.values[i] += before[i];
+    }
     with_type(op.d_weight.dtype,
               [&](auto type) { store(at<decltype(type)>(op.d_weight, begin), total.values, count); });
   }
