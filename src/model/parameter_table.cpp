@@ -3,6 +3,7 @@
 #include "model/parameter_table.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/error.h"
 
@@ -19,9 +20,21 @@ std::int64_t count(const std::vector<std::int64_t>& shape) {
   return elems;
 }
 
+/// `*` matches any text, the empty one too; everything else itself.
+bool matches(std::string_view pattern, std::string_view name) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t begin = star; begin <= name.size(); ++begin) {
+    if (matches(rest, name.substr(begin))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-ParameterTable::ParameterTable(const ModelConfig& config, std::int64_t vocab_chunk)
+ParameterTable::ParameterTable(const ModelConfig& config, std::int64_t vocab_chunk, const ParameterRules& rules)
     : tied_(config.tie_word_embeddings) {
   FERRY_ASSERT(vocab_chunk >= 1);
   add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, true);
@@ -42,10 +55,38 @@ ParameterTable::ParameterTable(const ModelConfig& config, std::int64_t vocab_chu
                        .elems = config.hidden_size,
                        .first_row = 0,
                        .n_rows = 0});
-  if (tied_) return;
-  first_head_ = static_cast<int>(segments_.size());
-  add("lm_head.weight", {config.vocab_size, config.hidden_size}, true);
-  add_vocabulary(Segment::Kind::kHead, config, vocab_chunk);
+  if (!tied_) {
+    first_head_ = static_cast<int>(segments_.size());
+    add("lm_head.weight", {config.vocab_size, config.hidden_size}, true);
+    add_vocabulary(Segment::Kind::kHead, config, vocab_chunk);
+  }
+  apply(rules);
+}
+
+void ParameterTable::apply(const ParameterRules& rules) {
+  for (ParameterInfo& info : parameters_) {
+    info.decayed = !info.is_norm && (rules.decay_embeddings || !info.is_embedding);
+  }
+  for (const std::string& pattern : rules.freeze) {
+    bool found = false;
+    for (ParameterInfo& info : parameters_) {
+      if (!matches(pattern, info.name)) continue;
+      found = true;
+      info.trained = false;
+    }
+    FERRY_CHECK(found, kConfig,
+                "freeze: no parameter matches '{}': expected names such as {}, where * stands for any text, as in "
+                "model.layers.0.*",
+                pattern, parameters_[1].name);
+  }
+}
+
+bool ParameterTable::is_trained(const Segment& segment) const {
+  for (std::size_t i = first_parameter_at(segment.offset); i < parameters_.size(); ++i) {
+    if (parameters_[i].offset >= segment.offset + segment.elems) break;
+    if (parameters_[i].trained) return true;
+  }
+  return false;
 }
 
 void ParameterTable::add(std::string name, std::vector<std::int64_t> shape, bool aligned) {

@@ -19,6 +19,14 @@ struct ParameterInfo {
   std::int64_t elems = 0;
   bool is_norm = false;       // initialised to 1, never decayed
   bool is_embedding = false;  // decayed only if asked
+  bool decayed = false;       // weight decay applies
+  bool trained = true;        // false: frozen, it costs no optimizer state
+};
+
+/// Which parameters are trained, and how.
+struct ParameterRules {
+  bool decay_embeddings = false;
+  std::vector<std::string> freeze;  // patterns of names; * stands for any text
 };
 
 /// A run of parameters that travels as one piece.
@@ -43,8 +51,9 @@ class ParameterTable {
  public:
   static constexpr std::int64_t kAlignElems = 128;  // 256 bytes of bf16
 
-  /// `vocab_chunk` rows per vocabulary segment (the last may be smaller); >= 1.
-  ParameterTable(const ModelConfig& config, std::int64_t vocab_chunk);
+  /// `vocab_chunk` rows per vocabulary segment (the last may be smaller); >= 1. Throws Error{kConfig} for a pattern
+  /// that no name matches.
+  ParameterTable(const ModelConfig& config, std::int64_t vocab_chunk, const ParameterRules& rules = {});
 
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -55,6 +64,8 @@ class ParameterTable {
   std::int64_t n_parameters() const;
   /// Largest segment that travels to the device.
   std::int64_t max_streamed_elems() const;
+  /// Any parameter of the segment is trained.
+  bool is_trained(const Segment& segment) const;
 
   bool tied() const { return tied_; }
   int layer_segment(std::int64_t layer) const { return first_layer_ + static_cast<int>(layer); }
@@ -70,6 +81,7 @@ class ParameterTable {
   std::size_t first_parameter_at(std::int64_t offset) const;
 
  private:
+  void apply(const ParameterRules& rules);
   void add(std::string name, std::vector<std::int64_t> shape, bool aligned);
   void add_layer(const ModelConfig& config, std::int64_t layer);
   void add_vocabulary(Segment::Kind kind, const ModelConfig& config, std::int64_t vocab_chunk);

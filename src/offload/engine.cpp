@@ -37,27 +37,25 @@ void Engine::Impl::set_parameter(std::size_t index, std::int64_t first, std::spa
   finish();
   weights_->invalidate();
   const std::int64_t offset = info.offset + first;
-  if (resident()) {
-    set_resident_parameter(offset, values);
+  if (arrays_.home_of(offset) == Home::kDevice) {
+    set_device_parameter(offset, values);
   } else {
-    store_weights(arrays_, values, arrays_.weights_at(offset, count), arrays_.weights_low_at(offset, count));
+    store_weights(values, arrays_.weights_at(offset, count), arrays_.at(ParameterArray::kWeightLow, offset, count));
   }
 }
 
-void Engine::Impl::set_resident_parameter(std::int64_t offset, std::span<const float> values) {
+void Engine::Impl::set_device_parameter(std::int64_t offset, std::span<const float> values) {
   const auto most = static_cast<std::size_t>(host_piece_elems_);
   for (std::size_t done = 0; done < values.size(); done += most) {
     const auto part = values.subspan(done, std::min(most, values.size() - done));
     const auto count = static_cast<std::int64_t>(part.size());
     const std::int64_t at = offset + static_cast<std::int64_t>(done);
-    const TensorView staged(host_piece_, arrays_.dtype, {count});
-    const TensorView staged_low =
-        host_piece_low_ != nullptr ? TensorView(host_piece_low_, DType::kI16, {count}) : TensorView();
-    store_weights(arrays_, part, staged, staged_low);
+    const TensorView low = arrays_.at(ParameterArray::kWeightLow, at, count);
+    const TensorView staged(host_.memory.at(host_.piece), arrays_.dtype(), {count});
+    const TensorView staged_low = low ? TensorView(host_.memory.at(host_.piece_low), DType::kI16, {count}) : low;
+    store_weights(part, staged, staged_low);
     streams_.to_device(arrays_.weights_at(at, count).data, staged.data, staged.size_bytes());
-    if (staged_low) {
-      streams_.to_device(arrays_.weights_low_at(at, count).data, staged_low.data, staged_low.size_bytes());
-    }
+    if (low) streams_.to_device(low.data, staged_low.data, staged_low.size_bytes());
     backend_.sync(streams_.h2d.get());
   }
 }
@@ -68,10 +66,11 @@ void Engine::Impl::for_each_piece(ParameterArray array, const PieceFn& fn) {
     for (std::int64_t first = 0; first < info.elems; first += host_piece_elems_) {
       const std::int64_t count = std::min(host_piece_elems_, info.elems - first);
       TensorView piece = arrays_.at(array, info.offset + first, count);
-      if (resident() && piece) {
-        streams_.to_host(host_piece_, piece.data, piece.size_bytes());
+      if (piece && arrays_.home_of(info.offset) == Home::kDevice) {
+        void* const staged = host_.memory.at(host_.piece);
+        streams_.to_host(staged, piece.data, piece.size_bytes());
         backend_.sync(streams_.d2h.get());
-        piece.data = host_piece_;
+        piece.data = staged;
       }
       fn(info, first, piece);
     }
@@ -87,7 +86,7 @@ double Engine::Impl::loss(std::int64_t step) {
   const StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
   FERRY_ASSERT(step >= 0 && record.step == step);
   backend_.sync(record.loss_arrived.get());
-  return static_cast<double>(host_losses_[step % kLossHistory]);
+  return static_cast<double>(host_.memory.as<float>(host_.losses)[step % kLossHistory]);
 }
 
 StepStats Engine::Impl::stats(std::int64_t step) {
@@ -95,8 +94,12 @@ StepStats Engine::Impl::stats(std::int64_t step) {
   FERRY_ASSERT(step >= 0 && record.step == step);
   backend_.sync(record.ended.get());
   StepStats stats = record.stats;
+  const StepVerdict verdict = queue_->verdict(step);
+  stats.applied = verdict.applied;
+  stats.grad_norm = verdict.grad_norm;
+  stats.coefficient = verdict.coefficient;
   stats.compute_ms = backend_.elapsed_ms(record.begun.get(), record.ended.get());
-  stats.adamw_ms = queue_ ? queue_->busy_ms(step) : 0;
+  stats.adamw_ms = queue_->busy_ms(step);
   return stats;
 }
 

@@ -21,7 +21,11 @@
 
 namespace ferry {
 
-enum class Offload { kAll, kNone };
+enum class Offload {
+  kAll,     // weights, gradients and optimizer state live on the host
+  kLayers,  // those of the layers; embedding, head and final norm live on the device, their AdamW too
+  kNone,    // everything lives on the device
+};
 enum class Recompute {
   kLean,  // backward recomputes a layer from its input, all but the down projection
   kNone,  // activations of every layer are kept on the device
@@ -34,13 +38,18 @@ struct EngineOptions {
   bool training = true;         // false: forward only, no gradients and no optimizer state
   AdamwOptions adamw;
   bool decay_embeddings = false;
+  double grad_clip = 0;             // largest global norm of the gradients; 0 = none
+  bool check_finite = true;         // losses and gradients
+  std::vector<std::string> freeze;  // patterns of parameter names: see ParameterRules
   OptimizerState optimizer_state = OptimizerState::kF32;
   Offload offload = Offload::kAll;
   Recompute recompute = Recompute::kLean;
   int weight_slots = 2;
   int grad_slots = 2;
-  std::int64_t vocab_chunk = 0;  // rows; 0 = chosen by the plan
-  int threads = 0;               // of the AdamW pool; 0 = all that are available
+  std::int64_t resident_layers = 0;        // the first ones keep their weights on the device between fetches
+  std::int64_t resident_state_layers = 0;  // the first ones live on the device, AdamW too
+  std::int64_t vocab_chunk = 0;            // rows; 0 = chosen by the plan
+  int threads = 0;                         // of the AdamW pool; 0 = all that are available
   /// Size of the pieces in which segments travel and are updated. 16 MiB copies run at 50 of PCIe Gen5's 55 GB/s, and
   /// whole layers instead cost 10 % of a 1B step (H200, PCIe Gen5 x16).
   std::int64_t piece_bytes = std::int64_t{16} << 20;
@@ -48,6 +57,9 @@ struct EngineOptions {
 
 /// Bytes and times of one step. adamw_ms grows until the step's updates are done.
 struct StepStats {
+  bool applied = true;     // false: a gradient was not finite, and clipping skipped the step
+  double grad_norm = 0;    // global, before clipping; NaN where norms are not taken
+  double coefficient = 1;  // of clipping
   std::int64_t h2d_bytes = 0;
   std::int64_t d2h_bytes = 0;
   double compute_ms = 0;        // first to last op of the step on the compute stream
@@ -56,7 +68,8 @@ struct StepStats {
 };
 
 /// Not thread-safe: one thread drives it. Steps are launched asynchronously; the optimizer works behind the caller's
-/// back. Errors of a device or of the optimizer's threads are thrown by the next call.
+/// back. Errors of a device or of the optimizer's threads are thrown by the next call. A loss or gradient that is not
+/// finite is one of them, unless grad_clip is set: then its step is skipped.
 class Engine {
  public:
   /// Plans, then allocates everything. Throws Error{kConfig | kMemory}.
@@ -87,7 +100,7 @@ class Engine {
   static constexpr std::int64_t kLossHistory = 8;
   /// Blocks until every launched step and its updates have ended.
   void finish();
-  /// Of step `step`, one of the last kLossHistory. Blocks until its compute work has ended.
+  /// Of step `step`, one of the last kLossHistory. Blocks until its gradients have arrived on the host.
   StepStats stats(std::int64_t step);
 
   /// Sum of the losses over the batch's valid targets (nats), at the weights of the last launched step. Blocks.

@@ -9,7 +9,9 @@
 
 #include "core/thread_pool.h"
 #include "offload/engine.h"
+#include "offload/gradient_norms.h"
 #include "offload/gradient_slots.h"
+#include "offload/host_memory.h"
 #include "offload/optimizer_queue.h"
 #include "offload/step_buffers.h"
 #include "offload/weight_slots.h"
@@ -23,19 +25,36 @@ const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions&
 /// logits the place of the MLP's activations (3F columns). Chunks are of about equal size.
 std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& options);
 
-/// Where everything lives: offsets into the device arena by purpose.
+/// Where each segment lives.
+std::vector<Home> choose_homes(const ParameterTable& parameters, const EngineOptions& options);
+
+/// What the engine keeps of each parameter, at its home.
+ArrayLayout array_layout(const ParameterTable& parameters, const EngineOptions& options);
+
+/// Device memory for parameters: offsets into the arena by purpose.
 struct DevicePlan {
   MemoryPlan memory;
   std::vector<MemoryPlan::Id> weight_slots;
+  std::vector<std::pair<int, MemoryPlan::Id>> own_slots;  // by segment
   std::vector<MemoryPlan::Id> grad_slots;
-  MemoryPlan::Id norm_weight_slot = 0;
   MemoryPlan::Id norm_grad_slot = 0;
-  // Resident parameters; unused when they are streamed.
-  MemoryPlan::Id weight = 0;
-  MemoryPlan::Id weight_low = 0;
-  MemoryPlan::Id m = 0;
-  MemoryPlan::Id v = 0;
-  MemoryPlan::Id embedding_gradient = 0;
+  std::array<MemoryPlan::Id, kParameterArrays> arrays{};  // of what lives on the device
+  MemoryPlan::Id norms = 0;
+};
+
+/// Host memory by purpose.
+struct HostPlan {
+  HostMemory memory;
+  std::array<HostMemory::Id, kParameterArrays> arrays{};  // of what lives on the host
+  HostMemory::Id tokens = 0;                              // ids, targets, order, distinct ids: 4 N; the row mask: V
+  HostMemory::Id x = 0;                                   // (N, C), gathered embedding rows
+  HostMemory::Id d_x = 0;                                 // (N, C), gradient of the embedding rows
+  HostMemory::Id row_gradients = 0;  // (N, C), sums by distinct row; only for an untied table on the host
+  HostMemory::Id losses = 0;         // kLossHistory + 1
+  HostMemory::Id norms = 0;          // two steps
+  HostMemory::Id logits = 0;         // one row of one chunk
+  HostMemory::Id piece = 0;          // one piece of any array, and its low halves; only for what lives on the device
+  HostMemory::Id piece_low = 0;
 };
 
 /// One trip of a batch through the model.
@@ -59,7 +78,7 @@ class Engine::Impl {
   StepStats stats(std::int64_t step);
   const ParameterTable& parameters() const { return parameters_; }
   std::vector<MemoryLine> device_memory() const { return plan_.memory.peak_lines(); }
-  std::vector<MemoryLine> host_memory() const { return host_lines_; }
+  std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
   // engine_step.cpp: passes
   std::int64_t train_step(const Batch& batch, double lr);
@@ -76,37 +95,41 @@ class Engine::Impl {
     std::unique_ptr<Event> loss_arrived;
   };
 
-  bool resident() const { return options_.offload == Offload::kNone; }
-
   // engine_setup.cpp: plan and allocation
-  void plan_parameters();
-  void allocate_host_arrays();
-  void bind_device_arrays();
+  void plan_device();
+  void plan_host();
+  void bind_arrays();
   void create_slots();
-  void allocate_staging();
-  void* allocate_host(std::size_t size_bytes, const std::string& purpose);
-  void* at(MemoryPlan::Id id) const;
+  void create_events();
   void upload_rope_table();
+  void* at(MemoryPlan::Id id) const;
+  bool anything_on(Home home) const;
+  bool table_is_on(Home home) const { return arrays_.home_of(0) == home; }  // the embedding starts the flat space
+  bool takes_norms() const { return options_.check_finite || options_.grad_clip > 0; }
 
-  void set_resident_parameter(std::int64_t offset, std::span<const float> values);
+  void set_device_parameter(std::int64_t offset, std::span<const float> values);
 
   Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, bool training);
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
-                     std::span<const std::int32_t> targets);
+                     std::span<const std::int32_t> targets, const BatchRows* rows = nullptr);
   void embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun = nullptr);
   void wait_for_rows(std::span<const std::int32_t> ids);
+  void submit_other_rows();
   void forward_layers(const Pass& pass);
   void head_forward(const Pass& pass, float scale, const TensorView& loss);
   void head_backward(const Pass& pass, float scale, const WeightLease& norm);
   void backward_layers(const Pass& pass);
-  void embed_backward(const Pass& pass, std::span<const std::int32_t> inputs);
+  void embed_backward(const Pass& pass, const BatchRows& rows);
+  void embed_backward_on_device(const Pass& pass, const BatchRows& rows);
+  void send_rows(const RowGradients& gradients, const TensorView& source);
   void end_pass();
   void read_loss(const TensorView& loss, float* host, Event* arrived);
 
-  GradientLease acquire_gradient(int segment);
-  void finish_gradient(const GradientLease& lease);
-  /// AdamW on the device for the parameters of [offset, offset + gradient.elems()).
-  void update_resident(std::int64_t offset, const TensorView& gradient);
+  /// The gradient is written: norms, write-back or device update, as its home wants.
+  void finish_gradient(const OpContext& context, const GradientLease& lease);
+  /// AdamW on the device for the trained parameters of a segment.
+  void update_on_device(int segment, const TensorView& gradient);
+  void update_all_on_device(std::int64_t step);
   HeadChunk head_chunk(const WeightLease& lease, int segment) const;
 
   Backend& backend_;
@@ -114,25 +137,17 @@ class Engine::Impl {
   const EngineOptions options_;
   const ParameterTable parameters_;
   const PieceTable pieces_;
+  ParameterArrays arrays_;
   DevicePlan plan_;
+  HostPlan host_;
   StepBuffers buffers_;
   Buffer arena_;
-  std::vector<Buffer> host_buffers_;
-  std::vector<MemoryLine> host_lines_;
-  ParameterArrays arrays_;
-  // Host memory that copies go through.
-  std::int32_t* host_tokens_ = nullptr;  // ids, targets, order: 3 N
-  void* host_x_ = nullptr;               // (N, C), gathered embedding rows
-  void* host_d_x_ = nullptr;             // (N, C), gradient of the embedding rows
-  float* host_losses_ = nullptr;         // kLossHistory + 1
   std::int64_t host_piece_elems_ = 0;
-  void* host_piece_ = nullptr;      // one piece of any array; only when they are resident
-  void* host_piece_low_ = nullptr;  // its low halves
-  void* host_logits_ = nullptr;     // one row of one chunk
 
   Streams streams_;
   ThreadPool pool_;
   std::optional<WeightSlots> weights_;
+  std::optional<GradientNorms> norms_;
   std::optional<GradientSlots> gradients_;
 
   std::unique_ptr<Event> tokens_ready_;  // on h2d
@@ -144,8 +159,8 @@ class Engine::Impl {
   bool any_embedding_gradient_ = false;
   std::array<StepRecord, kLossHistory> records_;
   std::int64_t steps_ = 0;
-  StepScalars scalars_;
-  std::unique_ptr<OptimizerQueue> queue_;  // last: its threads use the members above
+  StepScalars scalars_;                    // of the step's updates on the device
+  std::unique_ptr<OptimizerQueue> queue_;  // only when training; last: its threads use the members above
 };
 
 }  // namespace ferry

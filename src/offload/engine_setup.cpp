@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Planning and allocating everything that the engine will ever use.
 #include <algorithm>
-#include <cstring>
 
 #include "core/error.h"
 #include "offload/engine_impl.h"
@@ -37,27 +36,56 @@ const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions&
   return config;
 }
 
+std::vector<Home> choose_homes(const ParameterTable& parameters, const EngineOptions& options) {
+  std::vector<Home> homes;
+  for (const Segment& segment : parameters.segments()) {
+    const bool is_layer = segment.kind == Segment::Kind::kLayer;
+    const bool on_device = options.offload == Offload::kNone || (options.offload == Offload::kLayers && !is_layer) ||
+                           (is_layer && segment.index < options.resident_state_layers);
+    homes.push_back(on_device ? Home::kDevice : Home::kHost);
+  }
+  return homes;
+}
+
+/// On the host every trained gradient has its place, but for an untied embedding: only the batch's rows have one. On
+/// the device the embedding's is summed up over the step, and clipping holds all of them until the norm is known.
+ArrayLayout array_layout(const ParameterTable& parameters, const EngineOptions& options) {
+  ArrayLayout layout{.dtype = options.dtype,
+                     .state = options.optimizer_state,
+                     .training = options.training,
+                     .homes = choose_homes(parameters, options),
+                     .trained = {},
+                     .gradient = {}};
+  for (const ParameterInfo& info : parameters.parameters()) layout.trained.push_back(info.trained);
+  for (std::size_t i = 0; i < layout.homes.size(); ++i) {
+    const Segment& segment = parameters.segment(static_cast<int>(i));
+    const bool is_table = segment.offset < parameters.parameters().front().elems;
+    const bool is_untied_table = segment.kind == Segment::Kind::kEmbedding;
+    const bool kept = layout.homes[i] == Home::kHost ? !is_untied_table : is_table || options.grad_clip > 0;
+    layout.gradient.push_back(kept && parameters.is_trained(segment));
+  }
+  return layout;
+}
+
 Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOptions& options)
     : backend_(backend),
       config_(checked_model(config, options)),
       options_(options),
-      parameters_(config_, choose_vocab_chunk(config_, options_)),
+      parameters_(config_, choose_vocab_chunk(config_, options_), {options.decay_embeddings, options.freeze}),
       pieces_(parameters_, piece_elems(options_)),
-      buffers_(plan_.memory, backend, config_, options_, parameters_.segment(parameters_.head_segment(0)).n_rows),
+      arrays_(parameters_, array_layout(parameters_, options_)),
+      buffers_(plan_.memory, backend, config_, options_, parameters_),
+      host_piece_elems_(piece_elems(options_)),
       streams_(backend),
       pool_(threads_or_all(options.threads)) {
-  arrays_.dtype = options_.dtype;
-  arrays_.state = options_.optimizer_state;
-  plan_parameters();
+  plan_device();
+  plan_host();
   plan_.memory.pack();
   arena_ = backend_.allocate_device(plan_.memory.arena_bytes(), "the device arena");
   buffers_.bind(arena_.data());
-  allocate_staging();
-  if (resident()) {
-    bind_device_arrays();
-  } else {
-    allocate_host_arrays();
-  }
+  host_.memory.allocate(backend_, pool_);
+  bind_arrays();
+  create_events();
   create_slots();
   upload_rope_table();
 }
@@ -70,114 +98,114 @@ Engine::Impl::~Impl() {
   }
 }
 
-/// Resident parameters and state, or the slots that streamed ones pass through.
-void Engine::Impl::plan_parameters() {
+bool Engine::Impl::anything_on(Home home) const { return arrays_.size_bytes(ParameterArray::kWeight, home) > 0; }
+
+/// What lives on the device, and the slots through which everything else passes.
+void Engine::Impl::plan_device() {
+  constexpr const char* kPurposes[] = {"weights", "optimizer state", "optimizer state", "optimizer state",
+                                       "gradients"};  // by ParameterArray
   const auto elem_bytes = size_of(options_.dtype);
-  const auto flat = static_cast<std::size_t>(parameters_.flat_elems());
-  const auto moment = size_of(arrays_.moment_dtype());
   const auto slot_bytes = static_cast<std::size_t>(parameters_.max_streamed_elems()) * elem_bytes;
   const auto norm_bytes = static_cast<std::size_t>(config_.hidden_size) * elem_bytes;
   const auto all = PhaseSet::all();
   MemoryPlan& memory = plan_.memory;
-  if (resident()) {
-    plan_.weight = memory.add("weights", flat * elem_bytes, all);
-  } else {
-    for (int i = 0; i < options_.weight_slots; ++i)
+  for (std::size_t i = 0; i < plan_.arrays.size(); ++i) {
+    const auto array = static_cast<ParameterArray>(i);
+    plan_.arrays[i] = memory.add(kPurposes[i], arrays_.size_bytes(array, Home::kDevice), all);
+  }
+  if (anything_on(Home::kHost)) {
+    for (int i = 0; i < options_.weight_slots; ++i) {
       plan_.weight_slots.push_back(memory.add("weight slots", slot_bytes, all));
-    plan_.norm_weight_slot = memory.add("weight slots", norm_bytes, all);
+    }
+    const auto own_slot = [&](int segment, std::size_t size_bytes, const char* purpose) {
+      if (arrays_.home_of(parameters_.segment(segment).offset) == Home::kDevice) return;
+      plan_.own_slots.emplace_back(segment, memory.add(purpose, size_bytes, all));
+    };
+    own_slot(parameters_.final_norm_segment(), norm_bytes, "weight slots");
+    const std::int64_t end = std::min(options_.resident_state_layers + options_.resident_layers, config_.n_layers);
+    for (std::int64_t layer = options_.resident_state_layers; layer < end; ++layer) {
+      const int segment = parameters_.layer_segment(layer);
+      own_slot(segment, static_cast<std::size_t>(parameters_.segment(segment).elems) * elem_bytes, "resident weights");
+    }
   }
   if (!options_.training) return;
-  const int n_grad_slots = resident() ? 1 : options_.grad_slots;
+  const int n_grad_slots = anything_on(Home::kHost) ? options_.grad_slots : 1;
   for (int i = 0; i < n_grad_slots; ++i) plan_.grad_slots.push_back(memory.add("gradient slots", slot_bytes, all));
   plan_.norm_grad_slot = memory.add("gradient slots", norm_bytes, all);
-  if (!resident()) return;
-  plan_.weight_low = memory.add("optimizer state", arrays_.split_master() ? flat * 2 : 0, all);
-  plan_.m = memory.add("optimizer state", flat * moment, all);
-  plan_.v = memory.add("optimizer state", flat * moment, all);
-  const auto table = static_cast<std::size_t>(config_.vocab_size * config_.hidden_size);
-  plan_.embedding_gradient = memory.add("embedding gradient", table * elem_bytes, all);
+  if (takes_norms()) {
+    const auto n_norms = static_cast<std::size_t>(GradientNorms::count(parameters_));
+    plan_.norms = memory.add("tokens, RoPE tables, losses", n_norms * sizeof(float), all);
+  }
 }
 
-void* Engine::Impl::allocate_host(std::size_t size_bytes, const std::string& purpose) {
-  host_buffers_.push_back(backend_.allocate_host(size_bytes, purpose));
-  host_lines_.push_back({purpose, host_buffers_.back().size_bytes()});
-  auto* data = static_cast<std::byte*>(host_buffers_.back().data());
-  constexpr std::size_t kCut = std::size_t{8} << 20;  // pages are first touched by all threads
-  pool_.parallel_for(static_cast<std::int64_t>((size_bytes + kCut - 1) / kCut), [&](std::int64_t i) {
-    const std::size_t begin = static_cast<std::size_t>(i) * kCut;
-    std::memset(data + begin, 0, std::min(kCut, size_bytes - begin));
-  });
-  return data;
-}
-
-void Engine::Impl::allocate_host_arrays() {
-  const auto flat = static_cast<std::size_t>(parameters_.flat_elems());
-  arrays_.weight = allocate_host(flat * size_of(arrays_.dtype), "weights");
+void Engine::Impl::plan_host() {
+  constexpr const char* kPurposes[] = {"weights", "low halves of the f32 masters", "first moments", "second moments",
+                                       "gradients"};  // by ParameterArray
+  constexpr const char* kStaging = "staging";
+  const auto elem_bytes = size_of(options_.dtype);
+  const auto n = static_cast<std::size_t>(options_.batch_size * options_.seq_len);
+  const auto rows_bytes = n * static_cast<std::size_t>(config_.hidden_size) * elem_bytes;
+  HostMemory& memory = host_.memory;
+  for (std::size_t i = 0; i < host_.arrays.size(); ++i) {
+    host_.arrays[i] = memory.add(kPurposes[i], arrays_.size_bytes(static_cast<ParameterArray>(i), Home::kHost));
+  }
+  const auto n_tokens = 4 * n + (takes_norms() ? static_cast<std::size_t>(config_.vocab_size) : 0);
+  host_.tokens = memory.add(kStaging, n_tokens * sizeof(std::int32_t));
+  host_.losses = memory.add(kStaging, (kLossHistory + 1) * sizeof(float));
+  const std::int64_t chunk_rows = parameters_.segment(parameters_.head_segment(0)).n_rows;
+  host_.logits = memory.add(kStaging, static_cast<std::size_t>(chunk_rows) * elem_bytes);
+  const auto piece = static_cast<std::size_t>(anything_on(Home::kDevice) ? host_piece_elems_ : 0);
+  host_.piece = memory.add(kStaging, piece * sizeof(float));
+  host_.piece_low = memory.add(kStaging, arrays_.split_master() ? piece * sizeof(std::int16_t) : 0);
+  const bool table_on_host = table_is_on(Home::kHost);
+  host_.x = memory.add(kStaging, table_on_host ? rows_bytes : 0);
   if (!options_.training) return;
-  if (arrays_.split_master()) arrays_.weight_low = allocate_host(flat * 2, "low halves of the f32 masters");
-  const std::size_t moment_bytes = flat * size_of(arrays_.moment_dtype());
-  arrays_.m = allocate_host(moment_bytes, "first moments");
-  arrays_.v = allocate_host(moment_bytes, "second moments");
-  arrays_.gradient = allocate_host(flat * size_of(arrays_.dtype), "gradients");
+  const bool table_trained = parameters_.parameters().front().trained;
+  host_.d_x = memory.add(kStaging, table_trained && (table_on_host || takes_norms()) ? rows_bytes : 0);
+  const bool sums_apart = table_trained && table_on_host && !parameters_.tied();
+  host_.row_gradients = memory.add("gradients", sums_apart ? rows_bytes : 0);
+  const auto n_norms = static_cast<std::size_t>(takes_norms() ? GradientNorms::count(parameters_) : 0);
+  host_.norms = memory.add(kStaging, 2 * n_norms * sizeof(float));
 }
 
 void* Engine::Impl::at(MemoryPlan::Id id) const {
   return static_cast<std::byte*>(arena_.data()) + plan_.memory.offset(id);
 }
 
-void Engine::Impl::bind_device_arrays() {
-  arrays_.weight = at(plan_.weight);
-  if (!options_.training) return;
-  if (arrays_.split_master()) arrays_.weight_low = at(plan_.weight_low);
-  arrays_.m = at(plan_.m);
-  arrays_.v = at(plan_.v);
-  arrays_.gradient = at(plan_.embedding_gradient);  // of the embedding table, which starts the flat space
-  const std::int64_t flat = parameters_.flat_elems();
-  for (const TensorView& zeroed :
-       {arrays_.weights_at(0, flat), arrays_.weights_low_at(0, flat), arrays_.m_at(0, flat), arrays_.v_at(0, flat)}) {
-    if (zeroed) backend_.enqueue(streams_.compute.get(), Fill{.x = zeroed});
+void Engine::Impl::bind_arrays() {
+  for (std::size_t i = 0; i < plan_.arrays.size(); ++i) {
+    const auto array = static_cast<ParameterArray>(i);
+    arrays_.bind(array, Home::kHost, host_.memory.at(host_.arrays[i]));
+    const auto size = static_cast<std::int64_t>(arrays_.size_bytes(array, Home::kDevice));
+    if (size == 0) continue;
+    arrays_.bind(array, Home::kDevice, at(plan_.arrays[i]));
+    const DType dtype = arrays_.dtype_of(array);
+    const TensorView whole(at(plan_.arrays[i]), dtype, {size / static_cast<std::int64_t>(size_of(dtype))});
+    backend_.enqueue(streams_.compute.get(), Fill{.x = whole});
   }
 }
 
 void Engine::Impl::create_slots() {
-  const auto addresses = [this](const std::vector<MemoryPlan::Id>& ids) {
-    std::vector<void*> result;
-    for (const MemoryPlan::Id id : ids) result.push_back(at(id));
-    return result;
-  };
-  if (options_.training && !resident()) {
-    queue_ =
-        std::make_unique<OptimizerQueue>(backend_, parameters_, pieces_, arrays_, options_.decay_embeddings, pool_);
-  }
-  if (resident()) {
-    weights_.emplace(streams_, parameters_, pieces_, arrays_);
-  } else {
-    weights_.emplace(streams_, parameters_, pieces_, arrays_, queue_.get(), addresses(plan_.weight_slots),
-                     at(plan_.norm_weight_slot));
-  }
   if (options_.training) {
-    gradients_.emplace(streams_, parameters_, pieces_, arrays_, queue_.get(), addresses(plan_.grad_slots),
-                       at(plan_.norm_grad_slot));
+    const OptimizerQueueOptions queue{.adamw = options_.adamw, .grad_clip = options_.grad_clip, .norms = takes_norms()};
+    queue_ = std::make_unique<OptimizerQueue>(backend_, parameters_, pieces_, arrays_, queue, pool_);
   }
+  WeightSlotMemory memory;
+  for (const MemoryPlan::Id id : plan_.weight_slots) memory.shared.push_back(at(id));
+  for (const auto& [segment, id] : plan_.own_slots) memory.own.push_back({segment, at(id)});
+  weights_.emplace(streams_, parameters_, pieces_, arrays_, queue_.get(), memory);
+  if (!options_.training) return;
+  if (takes_norms()) {
+    norms_.emplace(streams_, parameters_, *queue_, static_cast<float*>(at(plan_.norms)),
+                   host_.memory.as<float>(host_.norms));
+  }
+  std::vector<void*> slots;
+  for (const MemoryPlan::Id id : plan_.grad_slots) slots.push_back(at(id));
+  gradients_.emplace(streams_, parameters_, pieces_, arrays_, *queue_, norms_ ? &*norms_ : nullptr, std::move(slots),
+                     at(plan_.norm_grad_slot));
 }
 
-void Engine::Impl::allocate_staging() {
-  const auto elem_bytes = size_of(options_.dtype);
-  const auto n = static_cast<std::size_t>(options_.batch_size * options_.seq_len);
-  const auto row_bytes = static_cast<std::size_t>(config_.hidden_size) * elem_bytes;
-  const auto staging = [this](std::size_t size_bytes) { return allocate_host(size_bytes, "staging"); };
-  host_tokens_ = static_cast<std::int32_t*>(staging(3 * n * sizeof(std::int32_t)));
-  host_losses_ = static_cast<float*>(staging((kLossHistory + 1) * sizeof(float)));
-  const std::int64_t chunk_rows = parameters_.segment(parameters_.head_segment(0)).n_rows;
-  host_logits_ = staging(static_cast<std::size_t>(chunk_rows) * elem_bytes);
-  host_piece_elems_ = piece_elems(options_);
-  if (resident()) {
-    host_piece_ = staging(static_cast<std::size_t>(host_piece_elems_) * sizeof(float));
-    if (arrays_.split_master()) host_piece_low_ = staging(static_cast<std::size_t>(host_piece_elems_) * 2);
-  } else {
-    host_x_ = staging(n * row_bytes);
-    if (options_.training) host_d_x_ = staging(n * row_bytes);
-  }
+void Engine::Impl::create_events() {
   for (auto* event : {&tokens_ready_, &pass_ended_, &d_stream_ready_, &d_x_arrived_, &logits_ready_}) {
     *event = backend_.create_event();
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The passes of the engine: a training step, evaluation, and the logits of one position.
 #include <algorithm>
-#include <cstring>
 
 #include "core/error.h"
 #include "offload/engine_impl.h"
@@ -42,16 +41,17 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
   check_ids(batch.inputs, config_.vocab_size, false);
   check_ids(batch.targets, config_.vocab_size, true);
   const std::int64_t step = steps_;
-  scalars_ = {.decayed = adamw_scalars(options_.adamw, lr, step + 1, true),
-              .plain = adamw_scalars(options_.adamw, lr, step + 1, false)};
-  if (queue_) queue_->begin_step(step, scalars_);
+  const auto rows = std::make_shared<const BatchRows>(batch.inputs);
+  scalars_ = queue_->begin_step(step, lr, rows);
+  if (norms_) norms_->begin_step(step);
   StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
   const StepStats before{.h2d_bytes = streams_.h2d_bytes, .d2h_bytes = streams_.d2h_bytes};
-  const double waited_before = queue_ ? queue_->waited_ms() : 0;
+  const double waited_before = queue_->waited_ms();
 
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, true);
-  upload_tokens(pass.shape, batch.inputs, batch.targets);
+  upload_tokens(pass.shape, batch.inputs, batch.targets, rows.get());
   embed(pass, batch.inputs, record.begun.get());
+  submit_other_rows();
   forward_layers(pass);
   {
     const WeightLease norm = weights_->acquire(parameters_.final_norm_segment());
@@ -59,18 +59,21 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
     head_norm(pass.context, pass.shape, norm.weights(), buffers_.residual(pass.shape, config_.n_layers),
               buffers_.head(pass.shape));
     head_forward(pass, mean_scale(batch), buffers_.loss(place));
-    read_loss(buffers_.loss(place), host_losses_ + place, record.loss_arrived.get());
+    float* const loss = host_.memory.as<float>(host_.losses) + place;
+    read_loss(buffers_.loss(place), loss, record.loss_arrived.get());
+    if (options_.check_finite) queue_->submit_loss(std::span(loss, 1), record.loss_arrived.get());
     head_backward(pass, mean_scale(batch), norm);
   }
   backward_layers(pass);
-  embed_backward(pass, batch.inputs);
+  embed_backward(pass, *rows);
+  if (queue_->deferred() && anything_on(Home::kDevice)) update_all_on_device(step);
   backend_.record(record.ended.get(), streams_.compute.get());
   end_pass();
 
   record.step = step;
   record.stats = {.h2d_bytes = streams_.h2d_bytes - before.h2d_bytes,
                   .d2h_bytes = streams_.d2h_bytes - before.d2h_bytes,
-                  .launcher_wait_ms = (queue_ ? queue_->waited_ms() : 0) - waited_before};
+                  .launcher_wait_ms = queue_->waited_ms() - waited_before};
   ++steps_;
   return step;
 }
@@ -91,9 +94,10 @@ double Engine::Impl::evaluate(const Batch& batch) {
   const TensorView loss = buffers_.loss(kLossHistory);
   head_forward(pass, 1.0F, loss);
   end_pass();
-  read_loss(loss, host_losses_ + kLossHistory, logits_ready_.get());
+  float* const host = host_.memory.as<float>(host_.losses) + kLossHistory;
+  read_loss(loss, host, logits_ready_.get());
   backend_.sync(logits_ready_.get());
-  return static_cast<double>(host_losses_[kLossHistory]);
+  return static_cast<double>(*host);
 }
 
 std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) {
@@ -118,7 +122,7 @@ std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) 
     const HeadChunk chunk = head_chunk(lease, segment);
     head_logits(pass.context, chunk, work);
     streams_.order(streams_.compute.get(), streams_.d2h.get(), logits_ready_.get());
-    const TensorView row(host_logits_, options_.dtype, {chunk.weight.shape[0]});
+    const TensorView row(host_.memory.at(host_.logits), options_.dtype, {chunk.weight.shape[0]});
     streams_.to_host(row.data, work.logits.data, row.size_bytes());
     backend_.sync(streams_.d2h.get());
     for (std::int64_t i = 0; i < row.elems(); ++i) {
@@ -155,40 +159,50 @@ void Engine::Impl::end_pass() {
   any_pass_ = true;
 }
 
+/// `rows`, if given, are what AdamW needs to know of the batch on the device.
 void Engine::Impl::upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
-                                 std::span<const std::int32_t> targets) {
+                                 std::span<const std::int32_t> targets, const BatchRows* rows) {
   if (any_pass_) backend_.sync(tokens_ready_.get());  // the staging memory is free again
-  const std::span host_ids(host_tokens_, inputs.size());
-  std::ranges::copy(inputs, host_ids.begin());
-  streams_.to_device(buffers_.ids(shape).data, host_ids.data(), host_ids.size_bytes());
-  if (!targets.empty()) {
-    const std::span host_targets(host_ids.data() + inputs.size(), targets.size());
-    std::ranges::copy(targets, host_targets.begin());
-    streams_.to_device(buffers_.targets(shape).data, host_targets.data(), host_targets.size_bytes());
-  }
-  const std::span host_order(host_ids.data() + 2 * inputs.size(), inputs.size());
-  sort_positions(inputs, host_order);
-  streams_.to_device(buffers_.order(shape).data, host_order.data(), host_order.size_bytes());
+  auto* next = host_.memory.as<std::int32_t>(host_.tokens);
+  const auto upload = [&](const TensorView& to, std::span<const std::int32_t> values) {
+    if (values.empty()) return;
+    const std::span staged(next, values.size());
+    next += values.size();
+    std::ranges::copy(values, staged.begin());
+    backend_.host_access(Access::kWrite, staged.data(), staged.size_bytes(), "tokens");
+    streams_.to_device(to.data, staged.data(), staged.size_bytes());
+  };
+  upload(buffers_.ids(shape), inputs);
+  upload(buffers_.targets(shape), targets);
+  if (rows == nullptr) return;
+  upload(buffers_.order(shape), rows->order());
+  upload(buffers_.distinct_ids(shape), rows->distinct());
+  if (!norms_) return;
+  std::vector<std::int32_t> mask(static_cast<std::size_t>(config_.vocab_size));
+  for (const std::int32_t id : rows->distinct()) mask[static_cast<std::size_t>(id)] = 1;
+  upload(buffers_.row_mask(), mask);
 }
 
-/// Residual 0: rows gathered on the host, or on the device where the table is resident. `begun`, if given, is recorded
+/// Residual 0: rows gathered on the host, or on the device where the table lives there. `begun`, if given, is recorded
 /// where the compute stream's work begins.
 void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun) {
   const TensorView x = buffers_.residual(pass.shape, 0);
   const std::int64_t table_elems = config_.vocab_size * config_.hidden_size;
   const TensorView table = arrays_.weights_at(0, table_elems).reshape({config_.vocab_size, config_.hidden_size});
-  if (!resident()) {
+  const bool on_host = table_is_on(Home::kHost);
+  if (on_host) {
     wait_for_rows(inputs);
-    gather_rows(arrays_.dtype, table.data, config_.hidden_size, inputs, host_x_, pool_);
-    streams_.to_device(x.data, host_x_, x.size_bytes());
+    void* const rows = host_.memory.at(host_.x);
+    backend_.host_access(Access::kWrite, rows, x.size_bytes(), "gathered rows");
+    gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, rows, pool_);
+    streams_.to_device(x.data, rows, x.size_bytes());
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
   if (begun != nullptr) backend_.record(begun, streams_.compute.get());
-  if (resident()) pass.context.run(EmbeddingForward{.ids = buffers_.ids(pass.shape), .table = table, .y = x});
+  if (!on_host) pass.context.run(EmbeddingForward{.ids = buffers_.ids(pass.shape), .table = table, .y = x});
 }
 
 void Engine::Impl::wait_for_rows(std::span<const std::int32_t> ids) {
-  if (!queue_) return;
   std::vector<std::int32_t> sorted(ids.begin(), ids.end());
   std::ranges::sort(sorted);
   const int first = parameters_.embedding_segment(0);
@@ -198,17 +212,28 @@ void Engine::Impl::wait_for_rows(std::span<const std::int32_t> ids) {
     const std::int64_t first_row = piece.offset / config_.hidden_size;
     const std::int64_t end_row = first_row + piece.elems / config_.hidden_size;
     const auto it = std::ranges::lower_bound(sorted, first_row);
-    if (it != sorted.end() && *it < end_row) queue_->wait_for(id, steps_);
+    if (it == sorted.end() || *it >= end_row) continue;
+    if (queue_) queue_->wait_for(id, steps_);
+    const TensorView rows = arrays_.weights_at(piece.offset, piece.elems);
+    backend_.host_access(Access::kRead, rows.data, rows.size_bytes(), "embedding rows");
   }
+}
+
+/// Rows of an untied embedding that the batch does not read have no gradient: nothing keeps AdamW from them.
+void Engine::Impl::submit_other_rows() {
+  if (parameters_.tied() || !table_is_on(Home::kHost) || !parameters_.parameters().front().trained) return;
+  const int first = parameters_.embedding_segment(0);
+  const int end = first + parameters_.n_embedding_segments();
+  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->submit(id, nullptr);
 }
 
 void Engine::Impl::forward_layers(const Pass& pass) {
   const LlamaShape& shape = pass.shape;
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const WeightLease lease = weights_->acquire(parameters_.layer_segment(layer));
-    layer_forward(pass.context, shape, buffers_.rope(shape), layer_tensors(shape, arrays_.dtype, lease.weights().data),
-                  buffers_.residual(shape, layer), buffers_.residual(shape, layer + 1), buffers_.kept(shape, layer),
-                  buffers_.work(shape));
+    layer_forward(pass.context, shape, buffers_.rope(shape),
+                  layer_tensors(shape, arrays_.dtype(), lease.weights().data), buffers_.residual(shape, layer),
+                  buffers_.residual(shape, layer + 1), buffers_.kept(shape, layer), buffers_.work(shape));
   }
 }
 
@@ -235,18 +260,18 @@ void Engine::Impl::head_backward(const Pass& pass, float scale, const WeightLeas
   for (auto it = pass.head_chunks.rbegin(); it != pass.head_chunks.rend(); ++it) {
     const WeightLease lease = weights_->acquire(*it);
     const HeadChunk chunk = head_chunk(lease, *it);
-    const GradientLease gradient = acquire_gradient(*it);
+    const GradientLease gradient = gradients_->acquire(*it);
     const HeadChunkBackward how{.scale = scale, .first = first, .logits_fresh = first};
     head_chunk_backward(pass.context, chunk, buffers_.targets(shape), how,
                         gradient.gradient.reshape({chunk.weight.shape[0], config_.hidden_size}), work);
-    finish_gradient(gradient);
+    finish_gradient(pass.context, gradient);
     first = false;
   }
   if (any_embedding_gradient_) backend_.wait(streams_.compute.get(), d_x_arrived_.get());  // d_stream is free again
-  const GradientLease gradient = acquire_gradient(parameters_.final_norm_segment());
+  const GradientLease gradient = gradients_->acquire(parameters_.final_norm_segment());
   head_norm_backward(pass.context, norm.weights(), buffers_.residual(shape, config_.n_layers), buffers_.d_stream(shape),
                      gradient.gradient, work);
-  finish_gradient(gradient);
+  finish_gradient(pass.context, gradient);
 }
 
 void Engine::Impl::backward_layers(const Pass& pass) {
@@ -256,44 +281,69 @@ void Engine::Impl::backward_layers(const Pass& pass) {
   for (std::int64_t layer = config_.n_layers; layer-- > 0;) {
     const int segment = parameters_.layer_segment(layer);
     const WeightLease lease = weights_->acquire(segment);
-    const GradientLease gradient = acquire_gradient(segment);
-    const LayerTensors weights = layer_tensors(shape, arrays_.dtype, lease.weights().data);
+    const GradientLease gradient = gradients_->acquire(segment);
+    const LayerTensors weights = layer_tensors(shape, arrays_.dtype(), lease.weights().data);
     const LayerKept kept = buffers_.kept(shape, layer);
     const TensorView x = buffers_.residual(shape, layer);
     if (recompute) layer_recompute(pass.context, shape, buffers_.rope(shape), weights, x, kept, work);
     layer_backward(pass.context, shape, buffers_.rope(shape), weights, x, kept, work, buffers_.d_stream(shape),
-                   layer_tensors(shape, arrays_.dtype, gradient.gradient.data), recompute);
-    finish_gradient(gradient);
+                   layer_tensors(shape, arrays_.dtype(), gradient.gradient.data), recompute);
+    finish_gradient(pass.context, gradient);
   }
 }
 
-void Engine::Impl::embed_backward(const Pass& pass, std::span<const std::int32_t> inputs) {
-  const LlamaShape& shape = pass.shape;
-  const TensorView d_x = buffers_.d_stream(shape);
-  if (resident()) {
-    const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
-    if (!parameters_.tied()) pass.context.run(Fill{.x = d_table});
-    pass.context.run(EmbeddingBackward{.ids = buffers_.ids(shape),
-                                       .order = buffers_.order(shape),
-                                       .d_y = d_x,
-                                       .d_table = d_table.reshape({config_.vocab_size, config_.hidden_size})});
-    update_resident(0, d_table);
-    return;
+void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
+  // Host memory of the step before is free again: its rows are summed, and updated where they live on the host.
+  if (steps_ > 0) queue_->verdict(steps_ - 1);
+  if (!parameters_.parameters().front().trained) {
+    queue_->submit_rows({}, nullptr);
+  } else if (table_is_on(Home::kDevice)) {
+    embed_backward_on_device(pass, rows);
+  } else {
+    const int first = parameters_.embedding_segment(0);
+    const int end = first + parameters_.n_embedding_segments();
+    for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->wait_for(id, steps_);
+    const TensorView d_x = buffers_.d_stream(pass.shape);
+    const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});
+    const bool tied = parameters_.tied();
+    void* const sums = tied ? arrays_.gradients_at(0, 1).data : host_.memory.at(host_.row_gradients);
+    send_rows({.d_x = host, .data = sums, .by_id = tied}, d_x);
   }
-  // The gradient of the step before has left host_d_x_ once all embedding pieces are updated.
-  const int first = parameters_.embedding_segment(0);
-  const int end = first + parameters_.n_embedding_segments();
-  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->wait_for(id, steps_);
+}
+
+/// The table's gradient is whole on the device. The host gets its rows for the norm alone, so that the norm has the
+/// same bits wherever the table lives.
+void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& rows) {
+  const TensorView d_x = buffers_.d_stream(pass.shape);
+  const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
+  const TensorView table_rows = d_table.reshape({config_.vocab_size, config_.hidden_size});
+  if (!parameters_.tied()) pass.context.run(Fill{.x = d_table});
+  pass.context.run(EmbeddingBackward{
+      .ids = buffers_.ids(pass.shape), .order = buffers_.order(pass.shape), .d_y = d_x, .d_table = table_rows});
+  if (norms_) {
+    const auto n = static_cast<std::int64_t>(rows.distinct().size());
+    const TensorView gathered = d_x.rows(0, n);
+    pass.context.run(
+        EmbeddingForward{.ids = buffers_.distinct_ids(pass.shape).rows(0, n), .table = table_rows, .y = gathered});
+    send_rows({.d_x = {}, .data = host_.memory.at(host_.d_x), .by_id = false}, gathered);
+  } else {
+    queue_->submit_rows({}, nullptr);
+  }
+  if (queue_->deferred()) return;
+  for (int chunk = 0; chunk < parameters_.n_embedding_segments(); ++chunk) {
+    const int segment = parameters_.embedding_segment(chunk);
+    update_on_device(segment,
+                     arrays_.gradients_at(parameters_.segment(segment).offset, parameters_.segment(segment).elems));
+  }
+}
+
+/// Copies what the optimizer's rows come from, and submits them.
+void Engine::Impl::send_rows(const RowGradients& gradients, const TensorView& source) {
   streams_.order(streams_.compute.get(), streams_.d2h.get(), d_stream_ready_.get());
-  streams_.to_host(host_d_x_, d_x.data, d_x.size_bytes());
+  streams_.to_host(host_.memory.at(host_.d_x), source.data, source.size_bytes());
   backend_.record(d_x_arrived_.get(), streams_.d2h.get());
   any_embedding_gradient_ = true;
-  auto gradient = std::make_shared<EmbeddingGradient>();
-  gradient->ids.assign(inputs.begin(), inputs.end());
-  gradient->order.resize(inputs.size());
-  sort_positions(gradient->ids, gradient->order);
-  gradient->d_x = TensorView(host_d_x_, d_x.dtype, {shape.N(), shape.C});
-  queue_->submit_embedding(std::move(gradient), d_x_arrived_.get());
+  queue_->submit_rows(gradients, d_x_arrived_.get());
 }
 
 void Engine::Impl::read_loss(const TensorView& loss, float* host, Event* arrived) {
@@ -302,33 +352,40 @@ void Engine::Impl::read_loss(const TensorView& loss, float* host, Event* arrived
   backend_.record(arrived, streams_.d2h.get());
 }
 
-/// A resident tied table gathers its head's gradient in place; everything else goes through the slots.
-GradientLease Engine::Impl::acquire_gradient(int segment) {
+void Engine::Impl::finish_gradient(const OpContext& context, const GradientLease& lease) {
+  const Segment& segment = parameters_.segment(lease.segment);
+  const bool is_table = segment.offset < parameters_.parameters().front().elems;  // a tied one: its rows come last
+  if (norms_) {
+    const bool rows_come = is_table && parameters_.parameters().front().trained;
+    norms_->take(context, lease.segment, lease.gradient, rows_come ? buffers_.row_mask() : TensorView());
+  }
+  gradients_->send(lease);
+  const bool on_device = arrays_.home_of(segment.offset) == Home::kDevice;
+  if (on_device && !is_table && !queue_->deferred()) update_on_device(lease.segment, lease.gradient);
+}
+
+void Engine::Impl::update_on_device(int segment, const TensorView& gradient) {
   const Segment& info = parameters_.segment(segment);
-  if (resident() && parameters_.tied() && info.kind == Segment::Kind::kHead) {
-    return {.segment = segment, .slot = -1, .gradient = arrays_.gradients_at(info.offset, info.elems)};
-  }
-  return gradients_->acquire(segment);
-}
-
-void Engine::Impl::finish_gradient(const GradientLease& lease) {
-  if (!resident()) {
-    gradients_->write_back(lease);
-  } else if (lease.slot >= 0) {
-    update_resident(parameters_.segment(lease.segment).offset, lease.gradient);
+  const OpContext context{.backend = backend_, .stream = streams_.compute.get(), .scratch = {}};
+  for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, info.offset, info.elems)) {
+    context.run(Adamw{.weight = arrays_.weights_at(offset, elems),
+                      .weight_low = arrays_.at(ParameterArray::kWeightLow, offset, elems),
+                      .m = arrays_.at(ParameterArray::kFirstMoment, offset, elems),
+                      .v = arrays_.at(ParameterArray::kSecondMoment, offset, elems),
+                      .gradient = gradient.columns(offset - info.offset, elems),
+                      .scalars = decayed ? scalars_.decayed : scalars_.plain});
   }
 }
 
-void Engine::Impl::update_resident(std::int64_t offset, const TensorView& gradient) {
-  for (const ParameterRange& range :
-       parameter_ranges(parameters_, offset, gradient.elems(), options_.decay_embeddings)) {
-    const OpContext context{.backend = backend_, .stream = streams_.compute.get(), .scratch = {}};
-    context.run(Adamw{.weight = arrays_.weights_at(range.offset, range.elems),
-                      .weight_low = arrays_.weights_low_at(range.offset, range.elems),
-                      .m = arrays_.m_at(range.offset, range.elems),
-                      .v = arrays_.v_at(range.offset, range.elems),
-                      .gradient = gradient.columns(range.offset - offset, range.elems),
-                      .scalars = range.decayed ? scalars_.decayed : scalars_.plain});
+/// With clipping: the launching thread learns the step's norm, then launches all updates.
+void Engine::Impl::update_all_on_device(std::int64_t step) {
+  const StepVerdict verdict = queue_->verdict(step);
+  if (!verdict.applied) return;
+  scalars_ = verdict.scalars;
+  for (std::size_t i = 0; i < parameters_.segments().size(); ++i) {
+    const Segment& segment = parameters_.segment(static_cast<int>(i));
+    if (arrays_.home_of(segment.offset) == Home::kHost || !parameters_.is_trained(segment)) continue;
+    update_on_device(static_cast<int>(i), arrays_.gradients_at(segment.offset, segment.elems));
   }
 }
 

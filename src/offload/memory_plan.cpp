@@ -9,6 +9,16 @@
 
 namespace ferry {
 
+void add_line(std::vector<MemoryLine>& lines, const std::string& purpose, std::size_t size_bytes) {
+  if (size_bytes == 0) return;
+  const auto same = std::ranges::find(lines, purpose, &MemoryLine::purpose);
+  if (same != lines.end()) {
+    same->size_bytes += size_bytes;
+  } else {
+    lines.push_back({purpose, size_bytes});
+  }
+}
+
 MemoryPlan::Id MemoryPlan::add(std::string purpose, std::size_t size_bytes, PhaseSet phases) {
   constexpr std::size_t kAlign = Buffer::kAlignment;
   const std::size_t rounded = phases.empty() ? 0 : (size_bytes + kAlign - 1) / kAlign * kAlign;
@@ -53,13 +63,7 @@ std::vector<MemoryLine> MemoryPlan::peak_lines() const {
   }
   std::vector<MemoryLine> lines;
   for (const Planned& buffer : buffers_) {
-    if (!buffer.phases.contains(peak) || buffer.size_bytes == 0) continue;
-    const auto same = std::ranges::find(lines, buffer.purpose, &MemoryLine::purpose);
-    if (same != lines.end()) {
-      same->size_bytes += buffer.size_bytes;
-    } else {
-      lines.push_back({buffer.purpose, buffer.size_bytes});
-    }
+    if (buffer.phases.contains(peak)) add_line(lines, buffer.purpose, buffer.size_bytes);
   }
   std::ranges::stable_sort(lines, std::ranges::greater{}, &MemoryLine::size_bytes);
   if (arena_bytes_ > live_bytes(peak)) lines.push_back({"gaps between buffers", arena_bytes_ - live_bytes(peak)});

@@ -16,6 +16,9 @@ struct MemoryLine {
   std::size_t size_bytes = 0;
 };
 
+/// Adds to the line of that purpose; 0 bytes add none.
+void add_line(std::vector<MemoryLine>& lines, const std::string& purpose, std::size_t size_bytes);
+
 /// The parts of a step, in the order in which one layer passes through them.
 enum class Phase : std::uint32_t {
   kForwardAttention,

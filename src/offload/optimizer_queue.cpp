@@ -2,12 +2,11 @@
 // The watcher and the runner of the optimizer queue.
 #include "offload/optimizer_queue.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cmath>
+#include <limits>
 
 #include "core/error.h"
-#include "optim/embedding_rows.h"
 
 namespace ferry {
 namespace {
@@ -18,39 +17,66 @@ double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-std::size_t slot_of(std::int64_t step) { return static_cast<std::size_t>(step % OptimizerQueue::kHistory); }
+// As torch.nn.utils.clip_grad_norm_.
+constexpr double kClipEpsilon = 1e-6;
 
 }  // namespace
 
 OptimizerQueue::OptimizerQueue(Backend& backend, const ParameterTable& parameters, const PieceTable& pieces,
-                               const ParameterArrays& arrays, bool decay_embeddings, ThreadPool& pool)
+                               const ParameterArrays& arrays, const OptimizerQueueOptions& options, ThreadPool& pool)
     : backend_(backend),
-      parameters_(parameters),
       pieces_(pieces),
-      arrays_(arrays),
-      decay_embeddings_(decay_embeddings),
-      pool_(pool),
+      options_(options),
+      updates_(backend, parameters, arrays, pool),
+      submitted_(static_cast<std::size_t>(pieces.n_pieces()) + 1),
+      ready_keys_(submitted_.size()),
       versions_(static_cast<std::size_t>(pieces.n_pieces()), 0),
-      watcher_([this](std::stop_token stop) { watch(stop); }),
-      runner_([this](std::stop_token stop) { run(stop); }) {}
+      half_(versions_.size()) {
+  FERRY_ASSERT(options.norms || options.grad_clip == 0);
+  const int first = parameters.embedding_segment(0);
+  first_table_piece_ = pieces.first_of(first);
+  end_table_piece_ = pieces.first_of(first + parameters.n_embedding_segments());
+  for (int id = 0; id < pieces.n_pieces(); ++id) {
+    const Segment& segment = parameters.segment(pieces.piece(id).segment);
+    updated_.push_back(parameters.is_trained(segment) && arrays.home_of(segment.offset) == Home::kHost);
+  }
+  watcher_ = std::jthread([this](std::stop_token stop) { watch(stop); });
+  runner_ = std::jthread([this](std::stop_token stop) { run(stop); });
+}
 
 OptimizerQueue::~OptimizerQueue() {
   watcher_.request_stop();
   runner_.request_stop();
 }
 
-void OptimizerQueue::begin_step(std::int64_t step, const StepScalars& scalars) {
-  step_ = step;
-  scalars_ = scalars;
-  const std::scoped_lock lock(mutex_);
-  busy_ms_[slot_of(step)] = 0;
+StepScalars OptimizerQueue::scalars_of(double lr, std::int64_t count, double coefficient) const {
+  StepScalars scalars{.decayed = adamw_scalars(options_.adamw, lr, count, true),
+                      .plain = adamw_scalars(options_.adamw, lr, count, false)};
+  scalars.decayed.gradient_scale = scalars.plain.gradient_scale = static_cast<float>(coefficient);
+  return scalars;
 }
 
-OptimizerQueue::Update OptimizerQueue::make_update(int piece) const {
-  return {.piece = piece, .step = step_, .scalars = scalars_, .rows = nullptr};
+StepScalars OptimizerQueue::begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows) {
+  step_ = std::make_shared<Step>();
+  step_->step = step;
+  step_->lr = lr;
+  step_->rows = std::move(rows);
+  const std::scoped_lock lock(mutex_);
+  record_of(step) = {};
+  if (!deferred()) step_->scalars = scalars_of(lr, ++applied_steps_, 1);
+  return step_->scalars;
+}
+
+OptimizerQueue::Arrival OptimizerQueue::make_arrival(Kind kind, EventRef arrived) const {
+  Arrival arrival;
+  arrival.kind = kind;
+  arrival.step = step_;
+  arrival.arrived = arrived;
+  return arrival;
 }
 
 void OptimizerQueue::push(Arrival arrival) {
+  backend_.publish(key(submitted_, arrival.piece));
   {
     const std::scoped_lock lock(mutex_);
     arriving_.push_back(std::move(arrival));
@@ -58,18 +84,30 @@ void OptimizerQueue::push(Arrival arrival) {
   changed_.notify_all();
 }
 
-void OptimizerQueue::submit(int piece, EventRef arrived) {
-  push({.arrived = arrived, .updates = {make_update(piece)}});
+void OptimizerQueue::submit_loss(std::span<const float> values, EventRef arrived) {
+  Arrival arrival = make_arrival(Kind::kLoss, arrived);
+  arrival.what = "the loss";
+  arrival.values = values;
+  push(std::move(arrival));
 }
 
-void OptimizerQueue::submit_embedding(std::shared_ptr<const EmbeddingGradient> gradient, EventRef arrived) {
-  Arrival arrival{.arrived = arrived, .updates = {}};
-  const int first = parameters_.embedding_segment(0);
-  const int last = first + parameters_.n_embedding_segments();
-  for (int piece = pieces_.first_of(first); piece < pieces_.first_of(last); ++piece) {
-    arrival.updates.push_back(make_update(piece));
-    arrival.updates.back().rows = gradient;
-  }
+void OptimizerQueue::submit_norms(std::string what, std::span<const float> values, EventRef arrived) {
+  Arrival arrival = make_arrival(Kind::kNorms, arrived);
+  arrival.what = std::move(what);
+  arrival.values = values;
+  push(std::move(arrival));
+}
+
+void OptimizerQueue::submit(int piece, EventRef arrived) {
+  FERRY_ASSERT(updated_[static_cast<std::size_t>(piece)]);
+  Arrival arrival = make_arrival(Kind::kPiece, arrived);
+  arrival.piece = piece;
+  push(std::move(arrival));
+}
+
+void OptimizerQueue::submit_rows(const RowGradients& gradients, EventRef arrived) {
+  Arrival arrival = make_arrival(Kind::kRows, arrived);
+  arrival.row_gradients = gradients;
   push(std::move(arrival));
 }
 
@@ -77,12 +115,15 @@ void OptimizerQueue::watch(std::stop_token stop) {
   try {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return !arriving_.empty(); })) {
-      Arrival arrival = std::move(arriving_.front());
+      const Arrival arrival = std::move(arriving_.front());
       arriving_.pop_front();
       lock.unlock();
-      backend_.sync(arrival.arrived);
+      backend_.observe(key(submitted_, arrival.piece));
+      if (arrival.arrived != nullptr) backend_.sync(arrival.arrived);
+      backend_.host_access(Access::kRead, arrival.values.data(), arrival.values.size_bytes(), "losses and norms");
+      backend_.publish(key(ready_keys_, arrival.piece));
       lock.lock();
-      for (Update& update : arrival.updates) ready_.push(std::move(update));
+      take(arrival);
       changed_.notify_all();
     }
   } catch (...) {
@@ -90,21 +131,59 @@ void OptimizerQueue::watch(std::stop_token stop) {
   }
 }
 
+void OptimizerQueue::take(const Arrival& arrival) {
+  Step& step = *arrival.step;
+  switch (arrival.kind) {
+    case Kind::kLoss: return note(step, arrival.what, arrival.values);
+    case Kind::kNorms:
+      note(step, arrival.what, arrival.values);
+      for (const float value : arrival.values) step.squares += static_cast<double>(value);
+      return;
+    case Kind::kPiece:
+      if (deferred()) {
+        step.held.push_back(arrival.piece);
+      } else {
+        ready_.push({arrival.piece, arrival.step});
+      }
+      return;
+    case Kind::kRows:
+      step.row_gradients = arrival.row_gradients;
+      ready_.push({kAllElse, arrival.step});
+      return;
+  }
+}
+
+/// What is not finite stops an eager queue, before anything that was submitted later is applied.
+void OptimizerQueue::note(Step& step, const std::string& what, std::span<const float> values) {
+  for (const float value : values) {
+    if (std::isfinite(value) || !step.not_finite.empty()) continue;
+    step.not_finite = what;
+    if (!deferred()) throw_not_finite(step);
+  }
+}
+
+void OptimizerQueue::throw_not_finite(const Step& step) {
+  FERRY_CHECK(
+      false, kDevice,
+      "{} of step {} is not finite (NaN or infinite): the weights are lost; start again from saved ones, with a "
+      "lower lr, more warmup_steps, or grad_clip = 1, which skips such a step",
+      step.not_finite, step.step + 1);
+}
+
 void OptimizerQueue::run(std::stop_token stop) {
   try {
     std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [&] { return !ready_.empty(); })) {
+    while (changed_.wait(lock, stop, [&] { return !ready_.empty() && failure_ == nullptr; })) {
       const Update update = ready_.top();
       ready_.pop();
       lock.unlock();
+      backend_.observe(key(ready_keys_, update.piece));
       const auto begin = Clock::now();
       apply(update);
       const double ms = ms_since(begin);
       lock.lock();
-      busy_ms_[slot_of(update.step)] += ms;
-      std::int64_t& version = versions_[static_cast<std::size_t>(update.piece)];
-      FERRY_ASSERT(version == update.step);
-      ++version;
+      record_of(update.step->step).busy_ms += ms;
+      if (update.piece != kAllElse) advance(update.piece, update.step->step);
       changed_.notify_all();
     }
   } catch (...) {
@@ -113,45 +192,68 @@ void OptimizerQueue::run(std::stop_token stop) {
 }
 
 void OptimizerQueue::apply(const Update& update) {
-  if (update.rows) add_rows(update);
+  const Step& step = *update.step;
+  if (update.piece == kAllElse) return finish_rows(update.step);
   const Piece& piece = pieces_.piece(update.piece);
-  for (const auto& [offset, elems, decayed] :
-       parameter_ranges(parameters_, piece.offset, piece.elems, decay_embeddings_)) {
-    const TensorView low = arrays_.weights_low_at(offset, elems);
-    const AdamwRange range{.dtype = arrays_.dtype,
-                           .state = arrays_.state,
-                           .weight = arrays_.weights_at(offset, elems).data,
-                           .weight_low = low ? low.as<std::int16_t>() : nullptr,
-                           .m = arrays_.m_at(offset, elems).data,
-                           .v = arrays_.v_at(offset, elems).data,
-                           .gradient = arrays_.gradients_at(offset, elems).data,
-                           .n = elems};
-    adamw_update(range, decayed ? update.scalars.decayed : update.scalars.plain, simd_level(), pool_);
+  if (in_table(update.piece)) {
+    updates_.update_other_rows(piece, *step.rows, step.scalars);
+  } else {
+    updates_.update(piece, step.scalars);
   }
-  if (update.rows && !parameters_.tied()) clear_rows(update);
 }
 
-void OptimizerQueue::add_rows(const Update& update) {
-  const Piece& piece = pieces_.piece(update.piece);
-  const Segment& segment = parameters_.segment(piece.segment);
-  const std::int64_t width = segment.elems / segment.n_rows;
-  const std::int64_t first_row = segment.first_row + (piece.offset - segment.offset) / width;
-  scatter_add_rows(arrays_.dtype, update.rows->ids, update.rows->order, update.rows->d_x.data, width, first_row,
-                   piece.elems / width, arrays_.gradients_at(piece.offset, piece.elems).data, pool_);
+/// Everything of the step has arrived.
+void OptimizerQueue::finish_rows(const StepRef& ref) {
+  Step& step = *ref;
+  const double squares = step.row_gradients.data == nullptr ? 0 : updates_.sum_rows(*step.rows, step.row_gradients);
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto sum = static_cast<float>(squares);
+    if (options_.norms) note(step, "the gradient of model.embed_tokens.weight", std::span(&sum, 1));
+    step.squares += squares;
+    resolve(ref);
+  }
+  const bool updates_rows = updated_[static_cast<std::size_t>(first_table_piece_)];
+  if (!updates_rows) return;
+  if (step.not_finite.empty()) updates_.update_rows(*step.rows, step.row_gradients, step.scalars);
+  const std::scoped_lock lock(mutex_);
+  for (int piece = first_table_piece_; piece < end_table_piece_; ++piece) advance(piece, step.step);
 }
 
-/// Rows of an untied embedding have a gradient only where the batch reads them: what was added is taken away again.
-void OptimizerQueue::clear_rows(const Update& update) {
-  const Piece& piece = pieces_.piece(update.piece);
-  const Segment& segment = parameters_.segment(piece.segment);
-  const std::int64_t width = segment.elems / segment.n_rows;
-  const std::int64_t table = segment.offset - segment.first_row * width;  // offset of row 0
-  for (const std::int32_t id : update.rows->ids) {
-    const std::int64_t offset = table + id * width;
-    if (offset < piece.offset || offset >= piece.offset + piece.elems) continue;
-    const TensorView row = arrays_.gradients_at(offset, width);
-    std::memset(row.data, 0, row.size_bytes());
+/// The verdict, and with it what was held.
+void OptimizerQueue::resolve(const StepRef& ref) {
+  Step& step = *ref;
+  StepVerdict verdict{.applied = step.not_finite.empty(),
+                      .grad_norm = options_.norms ? std::sqrt(step.squares) : std::numeric_limits<double>::quiet_NaN(),
+                      .coefficient = 1,
+                      .scalars = step.scalars};
+  if (deferred() && verdict.applied) {
+    verdict.coefficient = std::min(1.0, options_.grad_clip / (verdict.grad_norm + kClipEpsilon));
+    step.scalars = scalars_of(step.lr, ++applied_steps_, verdict.coefficient);
+    verdict.scalars = step.scalars;
   }
+  record_of(step.step).verdict = verdict;
+  backend_.publish(&records_);
+  for (const int piece : step.held) {
+    if (verdict.applied) {
+      backend_.publish(key(ready_keys_, piece));
+      ready_.push({piece, ref});
+    } else {
+      advance(piece, step.step);
+    }
+  }
+}
+
+/// A piece of the table has two parts: its other rows, and those that the batch reads.
+void OptimizerQueue::advance(int piece, std::int64_t step) {
+  const auto index = static_cast<std::size_t>(piece);
+  FERRY_ASSERT(versions_[index] == step);
+  backend_.publish(&versions_[index]);
+  if (in_table(piece)) {
+    half_[index] = !half_[index];
+    if (half_[index]) return;
+  }
+  ++versions_[index];
 }
 
 void OptimizerQueue::fail(std::exception_ptr failure) {
@@ -163,27 +265,50 @@ void OptimizerQueue::fail(std::exception_ptr failure) {
 }
 
 bool OptimizerQueue::is_at(int piece, std::int64_t version) {
+  const auto index = static_cast<std::size_t>(piece);
+  if (!updated_[index]) return true;
   const std::scoped_lock lock(mutex_);
-  return versions_[static_cast<std::size_t>(piece)] == version;
+  if (versions_[index] != version) return false;
+  backend_.observe(&versions_[index]);
+  return true;
+}
+
+template <class Ready>
+void OptimizerQueue::wait_until(Ready&& ready) {
+  const auto begin = Clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ != nullptr || ready(); });
+  waited_ms_ += ms_since(begin);
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 void OptimizerQueue::wait_for(int piece, std::int64_t version) {
-  const auto begin = Clock::now();
-  std::unique_lock lock(mutex_);
-  const auto& reached = versions_[static_cast<std::size_t>(piece)];
-  changed_.wait(lock, [&] { return failure_ != nullptr || reached >= version; });
-  waited_ms_ += ms_since(begin);
-  if (failure_) std::rethrow_exception(failure_);
-  FERRY_ASSERT(reached == version);
+  const auto index = static_cast<std::size_t>(piece);
+  if (!updated_[index]) return;
+  wait_until([&] { return versions_[index] >= version; });
+  FERRY_ASSERT(is_at(piece, version));
 }
 
 void OptimizerQueue::wait_for_all(std::int64_t version) {
   for (int piece = 0; piece < pieces_.n_pieces(); ++piece) wait_for(piece, version);
+  if (version > 0) verdict(version - 1);
+}
+
+StepVerdict OptimizerQueue::verdict(std::int64_t step) {
+  wait_until([&] { return record_of(step).verdict.has_value(); });
+  backend_.observe(&records_);
+  const std::scoped_lock lock(mutex_);
+  return *record_of(step).verdict;
 }
 
 double OptimizerQueue::busy_ms(std::int64_t step) {
   const std::scoped_lock lock(mutex_);
-  return busy_ms_[slot_of(step)];
+  return record_of(step).busy_ms;
+}
+
+std::int64_t OptimizerQueue::applied_steps() {
+  const std::scoped_lock lock(mutex_);
+  return applied_steps_;
 }
 
 }  // namespace ferry

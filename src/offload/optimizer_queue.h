@@ -9,107 +9,165 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <queue>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "backend/backend.h"
 #include "core/thread_pool.h"
-#include "offload/parameter_arrays.h"
-#include "offload/pieces.h"
+#include "offload/host_updates.h"
 
 namespace ferry {
 
-/// Gradient of the input embedding as it comes back: d_x of layer 0 in host memory, and the ids that it belongs to.
-struct EmbeddingGradient {
-  std::vector<std::int32_t> ids;    // (N)
-  std::vector<std::int32_t> order;  // (N), sorted by (id, position)
-  TensorView d_x;                   // (N, C), host
+struct OptimizerQueueOptions {
+  AdamwOptions adamw;
+  double grad_clip = 0;  // largest global norm of the gradients; 0 = updates need not wait for the norm
+  bool norms = true;     // norms of all gradients are submitted: what is not finite is found
 };
 
-/// Scalars of one step for parameters with and without weight decay.
-struct StepScalars {
-  AdamwScalars decayed;
-  AdamwScalars plain;
+/// What is known of a step when all of its gradients have arrived.
+struct StepVerdict {
+  bool applied = true;     // false: a gradient is not finite, and with clipping nothing of the step was applied
+  double grad_norm = 0;    // global, of the rounded gradients; NaN where norms are not taken
+  double coefficient = 1;  // that the gradients were multiplied with
+  StepScalars scalars;     // of this step's updates, the coefficient included
 };
 
-/// Where AdamW stands: version v of a piece means that v steps have updated it.
+/// Where AdamW stands: version v of a piece means that it has seen v steps.
 ///
-/// Two threads of its own: the watcher synchronises on the write-back events in order of submission; the runner
-/// updates, among the pieces that have arrived, the lowest in the flat space first, since the next forward pass reads
-/// them in that order. begin_step, submit and the waits are called by the launching thread.
+/// Two threads of its own: the watcher synchronises on the events in order of submission; the runner updates, among
+/// the pieces that have arrived, those of the earliest step first, then the rows that the batch reads, then the lowest
+/// in the flat space, since the next forward pass reads them in that order. Without clipping updates are eager; with
+/// clipping they are held until the step's last gradient has arrived and the norm is known.
+///
+/// A piece of the embedding table is updated in two parts: the rows that the batch reads wait for the gradient of the
+/// input, all others do not. begin_step, the submissions and the waits are called by the launching thread.
+///
+/// A loss or gradient that is not finite stops an eager queue: the next wait throws Error{kDevice} with its name. With
+/// clipping the step is skipped: every version goes on, no weight changes, and AdamW does not count it.
 class OptimizerQueue {
  public:
-  static constexpr std::int64_t kHistory = 8;  // steps whose busy time is kept
+  static constexpr std::int64_t kHistory = 8;  // steps whose times and verdicts are kept
 
   OptimizerQueue(Backend& backend, const ParameterTable& parameters, const PieceTable& pieces,
-                 const ParameterArrays& arrays, bool decay_embeddings, ThreadPool& pool);
+                 const ParameterArrays& arrays, const OptimizerQueueOptions& options, ThreadPool& pool);
   ~OptimizerQueue();
   OptimizerQueue(const OptimizerQueue&) = delete;
   OptimizerQueue& operator=(const OptimizerQueue&) = delete;
 
-  /// Submissions from now on belong to `step`, the piece's next version is step + 1.
-  void begin_step(std::int64_t step, const StepScalars& scalars);
-  /// The piece's gradient is in its slab once `arrived` is reached.
-  void submit(int piece, EventRef arrived);
-  /// Once `arrived` is reached, the rows' sums are added to the gradients of all embedding pieces, then those are
-  /// updated. The head's part of a tied table must have been written back by then: submitted pieces must not include
-  /// it.
-  void submit_embedding(std::shared_ptr<const EmbeddingGradient> gradient, EventRef arrived);
+  bool deferred() const { return options_.grad_clip > 0; }
 
-  /// Never blocks.
+  /// Submissions from now on belong to `step`, the pieces' next version is step + 1. Returns the scalars of an eager
+  /// step.
+  StepScalars begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows);
+  /// `values` are in host memory once `arrived` is reached: the loss, or sums of squares of `what`'s gradient.
+  void submit_loss(std::span<const float> values, EventRef arrived);
+  void submit_norms(std::string what, std::span<const float> values, EventRef arrived);
+  /// The piece's gradient is in its array once `arrived` is reached. Of the embedding table: that of the rows that the
+  /// batch does not read; without a gradient array it is 0 and `arrived` may be null.
+  void submit(int piece, EventRef arrived);
+  /// The last submission of the step: the gradients of the rows that the batch reads, once `arrived` is reached. They
+  /// count for the norm, and update their rows unless the table lives on the device.
+  void submit_rows(const RowGradients& gradients, EventRef arrived);
+
+  /// Never blocks. Pieces that the queue does not update have every version.
   bool is_at(int piece, std::int64_t version);
   /// Blocks until the piece has that version. Rethrows what failed on the queue's threads.
   void wait_for(int piece, std::int64_t version);
   /// Blocks until all pieces have that version.
   void wait_for_all(std::int64_t version);
+  /// Blocks until all of the step's gradients have arrived. `step` is one of the last kHistory.
+  StepVerdict verdict(std::int64_t step);
 
   /// Milliseconds that updates of `step` have taken so far; `step` is one of the last kHistory.
   double busy_ms(std::int64_t step);
   /// Milliseconds that callers have been blocked in the waits, in total.
   double waited_ms() const { return waited_ms_; }
+  /// Steps that changed the weights.
+  std::int64_t applied_steps();
 
  private:
-  struct Update {
-    int piece = 0;
+  /// One step, from its first submission to its last update.
+  struct Step {
     std::int64_t step = 0;
+    double lr = 0;
     StepScalars scalars;
-    std::shared_ptr<const EmbeddingGradient> rows;
+    std::shared_ptr<const BatchRows> rows;
+    RowGradients row_gradients;  // set by the watcher before the runner sees it
+    double squares = 0;          // guarded by mutex_
+    std::string not_finite;      // guarded by mutex_; the first loss or gradient that is not
+    std::vector<int> held;       // guarded by mutex_; pieces that have arrived
   };
+  using StepRef = std::shared_ptr<Step>;
+  static constexpr int kAllElse = -1;  // in place of a piece: the loss, norms, the rows of the batch
+  enum class Kind { kLoss, kNorms, kPiece, kRows };
   struct Arrival {
+    Kind kind = Kind::kPiece;
+    StepRef step;
     EventRef arrived = nullptr;
-    std::vector<Update> updates;
+    int piece = kAllElse;
+    std::string what;
+    std::span<const float> values;
+    RowGradients row_gradients;
   };
-  struct LaterPiece {
-    bool operator()(const Update& a, const Update& b) const { return a.piece > b.piece; }
+  struct Update {
+    int piece = kAllElse;
+    StepRef step;
+  };
+  struct Later {
+    bool operator()(const Update& a, const Update& b) const {
+      return a.step->step != b.step->step ? a.step->step > b.step->step : a.piece > b.piece;
+    }
+  };
+  struct Record {
+    double busy_ms = 0;
+    std::optional<StepVerdict> verdict;
   };
 
   void watch(std::stop_token stop);
   void run(std::stop_token stop);
+  void take(const Arrival& arrival);                                              // mutex_ is held
+  void note(Step& step, const std::string& what, std::span<const float> values);  // mutex_ is held
   void apply(const Update& update);
-  void add_rows(const Update& update);
-  void clear_rows(const Update& update);
+  void finish_rows(const StepRef& step);
+  void resolve(const StepRef& step);  // mutex_ is held
+  [[noreturn]] static void throw_not_finite(const Step& step);
+  template <class Ready>
+  void wait_until(Ready&& ready);
+  void advance(int piece, std::int64_t step);  // mutex_ is held
   void fail(std::exception_ptr failure);
-  Update make_update(int piece) const;
   void push(Arrival arrival);
+  Arrival make_arrival(Kind kind, EventRef arrived) const;
+  StepScalars scalars_of(double lr, std::int64_t count, double coefficient) const;
+  Record& record_of(std::int64_t step) { return records_[static_cast<std::size_t>(step % kHistory)]; }
+  bool in_table(int piece) const { return piece >= first_table_piece_ && piece < end_table_piece_; }
+  /// Stands for the hand-over of a piece, or of anything else, from one thread to the next: see Backend::publish.
+  const void* key(const std::vector<char>& keys, int piece) const {
+    return &keys[piece >= 0 ? static_cast<std::size_t>(piece) : keys.size() - 1];
+  }
 
   Backend& backend_;
-  const ParameterTable& parameters_;
   const PieceTable& pieces_;
-  const ParameterArrays& arrays_;
-  const bool decay_embeddings_;
-  ThreadPool& pool_;
-  std::int64_t step_ = 0;  // launching thread only
-  StepScalars scalars_;    // launching thread only
-  double waited_ms_ = 0;   // launching thread only
+  const OptimizerQueueOptions options_;
+  HostUpdates updates_;
+  int first_table_piece_ = 0;  // pieces of the embedding table
+  int end_table_piece_ = 0;
+  std::vector<bool> updated_;                 // by piece: its versions are counted here
+  std::vector<char> submitted_, ready_keys_;  // addresses alone: one for each piece and one for all else
+  StepRef step_;                              // launching thread only
+  double waited_ms_ = 0;                      // launching thread only
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Arrival> arriving_;                                        // guarded by mutex_
-  std::priority_queue<Update, std::vector<Update>, LaterPiece> ready_;  // guarded by mutex_
-  std::vector<std::int64_t> versions_;                                  // guarded by mutex_
-  std::array<double, static_cast<std::size_t>(kHistory)> busy_ms_{};    // guarded by mutex_
-  std::exception_ptr failure_;                                          // guarded by mutex_
+  std::deque<Arrival> arriving_;                                    // guarded by mutex_
+  std::priority_queue<Update, std::vector<Update>, Later> ready_;   // guarded by mutex_
+  std::vector<std::int64_t> versions_;                              // guarded by mutex_
+  std::vector<bool> half_;                                          // guarded by mutex_: one of two parts is done
+  std::array<Record, static_cast<std::size_t>(kHistory)> records_;  // guarded by mutex_
+  std::int64_t applied_steps_ = 0;                                  // guarded by mutex_
+  std::exception_ptr failure_;                                      // guarded by mutex_
   std::jthread watcher_;
   std::jthread runner_;
 };

@@ -23,16 +23,16 @@ PieceTable::PieceTable(const ParameterTable& parameters, std::int64_t piece_elem
   first_.push_back(n_pieces());
 }
 
-std::vector<ParameterRange> parameter_ranges(const ParameterTable& parameters, std::int64_t offset, std::int64_t elems,
-                                             bool decay_embeddings) {
+std::vector<ParameterRange> parameter_ranges(const ParameterTable& parameters, std::int64_t offset,
+                                             std::int64_t elems) {
   std::vector<ParameterRange> ranges;
   const std::int64_t end = offset + elems;
   const auto& infos = parameters.parameters();
   for (std::size_t i = parameters.first_parameter_at(offset); i < infos.size() && infos[i].offset < end; ++i) {
     const ParameterInfo& info = infos[i];
+    if (!info.trained) continue;
     const std::int64_t from = std::max(offset, info.offset);
-    const bool decayed = !info.is_norm && (decay_embeddings || !info.is_embedding);
-    ranges.push_back({from, std::min(end, info.offset + info.elems) - from, decayed});
+    ranges.push_back({from, std::min(end, info.offset + info.elems) - from, info.decayed});
   }
   return ranges;
 }

@@ -31,15 +31,15 @@ class PieceTable {
   std::vector<int> first_;
 };
 
-/// A part of one parameter, for AdamW.
+/// A part of one trained parameter, for AdamW.
 struct ParameterRange {
   std::int64_t offset = 0;  // in the flat space
   std::int64_t elems = 0;
-  bool decayed = false;  // weight decay applies: all but norms, and embeddings only if asked
+  bool decayed = false;  // weight decay applies
 };
 
-/// The parameters that overlap [offset, offset + elems) of the flat space; the padding between them is left out.
-std::vector<ParameterRange> parameter_ranges(const ParameterTable& parameters, std::int64_t offset, std::int64_t elems,
-                                             bool decay_embeddings);
+/// The trained parameters that overlap [offset, offset + elems) of the flat space; the padding between them is left
+/// out.
+std::vector<ParameterRange> parameter_ranges(const ParameterTable& parameters, std::int64_t offset, std::int64_t elems);
 
 }  // namespace ferry

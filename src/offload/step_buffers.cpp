@@ -15,13 +15,15 @@ constexpr PhaseSet kAttentionKept = PhaseSet{kForwardAttention, kBackwardMlp, kB
 }  // namespace
 
 StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& config, const EngineOptions& options,
-                         std::int64_t vocab_chunk)
+                         const ParameterTable& parameters)
     : plan_(plan),
       dtype_(options.dtype),
       training_(options.training),
       recompute_(options.recompute),
       n_layers_(config.n_layers),
-      vocab_chunk_(vocab_chunk) {
+      vocab_chunk_(parameters.segment(parameters.head_segment(0)).n_rows),
+      vocab_size_(config.vocab_size),
+      largest_segment_(parameters.max_streamed_elems()) {
   const LlamaShape shape(config, options.batch_size, options.seq_len);
   const std::int64_t n_residuals = training_ ? n_layers_ + 1 : 2;
   for (std::int64_t i = 0; i < n_residuals; ++i) {
@@ -89,6 +91,8 @@ void StepBuffers::add_step_buffers(const LlamaShape& s) {
   step_.ids = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
   step_.targets = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
   step_.order = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
+  step_.distinct_ids = add(kPurpose, training_ ? s.N() : 0, DType::kI32, PhaseSet::all());
+  step_.row_mask = add(kPurpose, training_ ? vocab_size_ : 0, DType::kI32, PhaseSet::all());
   step_.losses = add(kPurpose, Engine::kLossHistory + 1, DType::kF32, PhaseSet::all());
   step_.cos = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
   step_.sin = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
@@ -111,6 +115,8 @@ std::size_t StepBuffers::measure_scratch(Backend& backend, const LlamaShape& s) 
     head_chunk_backward(context, chunk, targets(s), {}, chunk.weight, head(s));
     head_norm_backward(context, norm_weight, residual(s, 0), d_stream(s), norm_weight, head(s));
     layer_backward(context, s, rope(s), weights, residual(s, 0), kept(s, 0), work(s), d_stream(s), weights, false);
+    const TensorView norm(nowhere, DType::kF32, {1});
+    context.run(SumOfSquares{.x = {nowhere, dtype_, {largest_segment_}}, .skip = {}, .y = norm});
   }
   bind(nullptr);
   return bytes;
@@ -165,6 +171,10 @@ RopeTable StepBuffers::rope(const LlamaShape& s) const {
 TensorView StepBuffers::ids(const LlamaShape& s) const { return view(step_.ids, DType::kI32, {s.N()}); }
 TensorView StepBuffers::targets(const LlamaShape& s) const { return view(step_.targets, DType::kI32, {s.N()}); }
 TensorView StepBuffers::order(const LlamaShape& s) const { return view(step_.order, DType::kI32, {s.N()}); }
+TensorView StepBuffers::distinct_ids(const LlamaShape& s) const {
+  return view(step_.distinct_ids, DType::kI32, {s.N()});
+}
+TensorView StepBuffers::row_mask() const { return view(step_.row_mask, DType::kI32, {vocab_size_}); }
 
 TensorView StepBuffers::loss(std::int64_t index) const {
   return view(step_.losses, DType::kF32, {Engine::kLossHistory + 1}).rows(index, 1);

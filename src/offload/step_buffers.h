@@ -13,9 +13,9 @@ namespace ferry {
 
 class StepBuffers {
  public:
-  /// Adds every buffer to `plan`, which must outlive this object. `vocab_chunk` rows are the largest head chunk.
+  /// Adds every buffer to `plan`, which must outlive this object.
   StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& config, const EngineOptions& options,
-              std::int64_t vocab_chunk);
+              const ParameterTable& parameters);
 
   /// Views point into the packed plan's arena from now on.
   void bind(void* arena) { arena_ = arena; }
@@ -27,9 +27,11 @@ class StepBuffers {
   HeadWork head(const LlamaShape& shape) const;
   TensorView d_stream(const LlamaShape& shape) const;  // (N, C)
   RopeTable rope(const LlamaShape& shape) const;
-  TensorView ids(const LlamaShape& shape) const;      // (N) i32
-  TensorView targets(const LlamaShape& shape) const;  // (N) i32
-  TensorView order(const LlamaShape& shape) const;    // (N) i32, ids sorted: see EmbeddingBackward
+  TensorView ids(const LlamaShape& shape) const;           // (N) i32
+  TensorView targets(const LlamaShape& shape) const;       // (N) i32
+  TensorView order(const LlamaShape& shape) const;         // (N) i32, ids sorted: see EmbeddingBackward
+  TensorView distinct_ids(const LlamaShape& shape) const;  // (N) i32, the batch's distinct ids come first
+  TensorView row_mask() const;                             // (V) i32, 1 where the batch reads the embedding's row
   /// Losses of recent steps, and one place more for evaluation.
   TensorView loss(std::int64_t index) const;  // (1) f32
   Scratch scratch() const;
@@ -46,7 +48,7 @@ class StepBuffers {
     Id hidden, rstd, logits, lse, target_logit, d_hidden, d_norm;
   };
   struct StepIds {
-    Id ids, targets, order, losses, cos, sin, scratch;
+    Id ids, targets, order, distinct_ids, row_mask, losses, cos, sin, scratch;
   };
 
   Id add(const char* purpose, std::int64_t elems, DType dtype, PhaseSet phases);
@@ -62,7 +64,9 @@ class StepBuffers {
   const bool training_;
   const Recompute recompute_;
   const std::int64_t n_layers_;
-  const std::int64_t vocab_chunk_;
+  const std::int64_t vocab_chunk_;  // rows of the largest head chunk
+  const std::int64_t vocab_size_;
+  const std::int64_t largest_segment_;  // elements
   void* arena_ = nullptr;
   std::vector<Id> residuals_;  // all inputs when training, else two that take turns
   std::vector<KeptIds> kept_;  // one a layer, or one for all

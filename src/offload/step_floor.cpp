@@ -16,7 +16,7 @@ StepFloor::StepFloor(Backend& backend, const ModelConfig& config, const EngineOp
       config_(checked_model(config, options)),
       options_(options),
       parameters_(config_, choose_vocab_chunk(config_, options_)),
-      buffers_(plan_, backend, config_, options_, parameters_.segment(parameters_.head_segment(0)).n_rows),
+      buffers_(plan_, backend, config_, options_, parameters_),
       stream_(backend.create_stream("floor")) {
   FERRY_ASSERT(options.training);
   plan_.pack();

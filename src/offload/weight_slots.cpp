@@ -18,16 +18,22 @@ WeightLease::~WeightLease() {
 }
 
 WeightSlots::WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
-                         const ParameterArrays& arrays, OptimizerQueue* queue, std::vector<void*> slots,
-                         void* norm_slot)
-    : streams_(streams), parameters_(parameters), pieces_(pieces), arrays_(arrays), queue_(queue) {
-  for (void* data : slots) add_slot(data);
-  add_slot(norm_slot);
+                         const ParameterArrays& arrays, OptimizerQueue* queue, const WeightSlotMemory& memory)
+    : streams_(streams),
+      parameters_(parameters),
+      pieces_(pieces),
+      arrays_(arrays),
+      queue_(queue),
+      own_slot_(parameters.segments().size(), -1),
+      n_shared_(memory.shared.size()) {
+  for (const Segment& segment : parameters.segments()) homes_.push_back(arrays.home_of(segment.offset));
+  for (void* data : memory.shared) add_slot(data);
+  for (const WeightSlotMemory::Own& own : memory.own) {
+    own_slot_[static_cast<std::size_t>(own.segment)] = static_cast<int>(slots_.size());
+    add_slot(own.data);
+    slots_.back().shared = false;
+  }
 }
-
-WeightSlots::WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
-                         const ParameterArrays& arrays)
-    : streams_(streams), parameters_(parameters), pieces_(pieces), arrays_(arrays), resident_(true) {}
 
 void WeightSlots::add_slot(void* data) {
   Slot slot;
@@ -44,12 +50,15 @@ WeightSlots::Slot* WeightSlots::find(int segment) {
   return nullptr;
 }
 
-/// The slot that was used longest ago; null when all are leased or awaited.
+/// The segment's own slot, else the shared one that was used longest ago; null when all are leased or awaited.
 WeightSlots::Slot* WeightSlots::free_slot(int segment) {
   const auto usable = [this](const Slot& slot) { return !slot.leased && !(slot.awaited && slot.version == version_); };
-  if (small(segment)) return usable(slots_.back()) ? &slots_.back() : nullptr;
+  if (const int own = own_slot_[static_cast<std::size_t>(segment)]; own >= 0) {
+    Slot& slot = slots_[static_cast<std::size_t>(own)];
+    return usable(slot) ? &slot : nullptr;
+  }
   Slot* oldest = nullptr;
-  for (std::size_t i = 0; i + 1 < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < n_shared_; ++i) {
     Slot& slot = slots_[i];
     if (usable(slot) && (oldest == nullptr || slot.last_use < oldest->last_use)) oldest = &slot;
   }
@@ -75,8 +84,8 @@ void WeightSlots::fetch(int segment, Slot& slot) {
     if (queue_ != nullptr) queue_->wait_for(id, version_);
     const Piece& piece = pieces_.piece(id);
     const TensorView source = arrays_.weights_at(piece.offset, piece.elems);
-    void* target =
-        static_cast<std::byte*>(slot.data) + (piece.offset - base) * static_cast<std::int64_t>(size_of(arrays_.dtype));
+    void* target = static_cast<std::byte*>(slot.data) +
+                   (piece.offset - base) * static_cast<std::int64_t>(size_of(arrays_.dtype()));
     streams_.to_device(target, source.data, source.size_bytes());
   }
   streams_.backend.record(slot.fetched.get(), streams_.h2d.get());
@@ -90,19 +99,21 @@ void WeightSlots::begin_pass(std::int64_t version, std::vector<int> route) {
   prefetch();
 }
 
-/// Looks as far ahead as there are slots; stops at the first segment that has no slot or is still being updated, so
-/// that fetches keep the route's order.
+/// Looks as far ahead as there are shared slots; stops at the first segment that has no slot or is still being updated,
+/// so that fetches keep the route's order.
 void WeightSlots::prefetch() {
-  if (resident_) return;
-  const std::size_t end = std::min(route_.size(), visited_ + slots_.size() - 1);
-  for (std::size_t i = visited_; i < end; ++i) {
-    if (Slot* present = find(route_[i])) {
+  std::size_t ahead = 0;  // segments that take a shared slot
+  for (std::size_t i = visited_; i < route_.size(); ++i) {
+    const int segment = route_[i];
+    if (on_device(segment)) continue;
+    if (own_slot_[static_cast<std::size_t>(segment)] < 0 && ++ahead > n_shared_) return;
+    if (Slot* present = find(segment)) {
       present->awaited = true;
       continue;
     }
-    Slot* slot = free_slot(route_[i]);
-    if (slot == nullptr || !up_to_date(route_[i])) return;
-    fetch(route_[i], *slot);
+    Slot* slot = free_slot(segment);
+    if (slot == nullptr || !up_to_date(segment)) return;
+    fetch(segment, *slot);
   }
 }
 
@@ -110,7 +121,7 @@ WeightLease WeightSlots::acquire(int segment) {
   FERRY_ASSERT(visited_ < route_.size() && route_[visited_] == segment);
   ++visited_;
   const Segment& info = parameters_.segment(segment);
-  if (resident_) return {nullptr, 0, arrays_.weights_at(info.offset, info.elems)};
+  if (on_device(segment)) return {nullptr, 0, arrays_.weights_at(info.offset, info.elems)};
   Slot* slot = find(segment);
   if (slot == nullptr) {
     slot = free_slot(segment);
@@ -123,7 +134,7 @@ WeightLease WeightSlots::acquire(int segment) {
   slot->awaited = false;
   slot->last_use = ++clock_;
   prefetch();
-  return {this, static_cast<int>(slot - slots_.data()), TensorView(slot->data, arrays_.dtype, {info.elems})};
+  return {this, static_cast<int>(slot - slots_.data()), TensorView(slot->data, arrays_.dtype(), {info.elems})};
 }
 
 void WeightSlots::invalidate() {

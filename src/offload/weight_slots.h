@@ -24,25 +24,32 @@ class WeightLease {
   const TensorView& weights() const { return weights_; }  // flat, the segment's elements
 
  private:
-  WeightSlots* slots_ = nullptr;  // null: resident, or moved from
+  WeightSlots* slots_ = nullptr;  // null: it lives on the device, or moved from
   int slot_ = 0;
   TensorView weights_;
+};
+
+/// Device memory for weights on their way: slots that any streamed segment may take, and slots of one segment each,
+/// which it keeps over steps.
+struct WeightSlotMemory {
+  struct Own {
+    int segment = 0;
+    void* data = nullptr;
+  };
+  std::vector<void*> shared;
+  std::vector<Own> own;
 };
 
 /// A pass visits segments along a route. A segment is fetched into a free slot, leased to the compute stream, and stays
 /// until the slot is needed again; while one segment is leased, the next ones of the route are prefetched. A fetch
 /// overwrites a slot only after the compute stream has passed the slot's last release, and copies a piece only when the
-/// optimizer has brought it to the pass's version. The final norm has a small slot of its own. With resident weights
-/// every lease is a view and nothing moves.
+/// optimizer has brought it to the pass's version. A lease of a segment that lives on the device is a view: nothing
+/// moves.
 class WeightSlots {
  public:
-  /// Streamed: `arrays` are host slabs, each of `slots` holds max_streamed_elems, `norm_slot` the final norm.
-  /// `queue` may be null when nothing is ever updated.
+  /// Each shared slot holds the largest streamed segment. `queue` may be null when nothing is ever updated.
   WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
-              const ParameterArrays& arrays, OptimizerQueue* queue, std::vector<void*> slots, void* norm_slot);
-  /// Resident: `arrays` are on the device.
-  WeightSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
-              const ParameterArrays& arrays);
+              const ParameterArrays& arrays, OptimizerQueue* queue, const WeightSlotMemory& memory);
 
   /// Segments will be acquired in the order of `route`, at `version`. Prefetches the first ones; never blocks.
   void begin_pass(std::int64_t version, std::vector<int> route);
@@ -56,6 +63,7 @@ class WeightSlots {
   friend class WeightLease;
   struct Slot {
     void* data = nullptr;
+    bool shared = true;
     int segment = -1;
     std::int64_t version = -1;
     bool leased = false;
@@ -67,7 +75,7 @@ class WeightSlots {
   };
 
   void add_slot(void* data);
-  bool small(int segment) const { return segment == parameters_.final_norm_segment(); }
+  bool on_device(int segment) const { return homes_[static_cast<std::size_t>(segment)] == Home::kDevice; }
   Slot* find(int segment);
   Slot* free_slot(int segment);
   bool up_to_date(int segment);
@@ -80,8 +88,10 @@ class WeightSlots {
   const PieceTable& pieces_;
   const ParameterArrays& arrays_;
   OptimizerQueue* queue_ = nullptr;
-  bool resident_ = false;
-  std::vector<Slot> slots_;  // the last one is the final norm's
+  std::vector<Home> homes_;    // by segment
+  std::vector<int> own_slot_;  // by segment; -1 = it takes a shared one
+  std::vector<Slot> slots_;    // the shared ones first
+  std::size_t n_shared_ = 0;
   std::int64_t version_ = 0;
   std::vector<int> route_;
   std::size_t visited_ = 0;  // segments of the route acquired so far

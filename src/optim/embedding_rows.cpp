@@ -16,7 +16,6 @@ namespace {
 // Work is cut by index: rows of a gather, sorted positions x columns of a scatter. About 64 KiB each at common widths.
 constexpr std::int64_t kRowCut = 16;
 constexpr std::int64_t kPositionCut = 32;
-constexpr std::int64_t kColumnCut = 256;
 
 void check_dtype(DType dtype) {
   FERRY_CHECK(dtype == DType::kF32 || dtype == DType::kBf16, kDType,
@@ -25,6 +24,19 @@ void check_dtype(DType dtype) {
 
 void round_to(float value, float& out) { out = value; }
 void round_to(float value, Bf16& out) { out = to_bf16(value); }
+
+template <class T>
+void add_row_columns(std::span<const std::int32_t> positions, const T* d_y, std::int64_t width, std::int64_t begin,
+                     std::int64_t end, T* row) {
+  float sum[kRowColumns] = {};
+  const std::int64_t n = end - begin;
+  for (const std::int32_t position : positions) {
+    const T* in = d_y + position * width + begin;
+    for (std::int64_t c = 0; c < n; ++c) sum[c] += to_f32(in[c]);
+  }
+  T* out = row + begin;
+  for (std::int64_t c = 0; c < n; ++c) round_to(to_f32(out[c]) + sum[c], out[c]);
+}
 
 template <class T>
 struct Scatter {
@@ -39,20 +51,14 @@ struct Scatter {
 
   /// Columns [begin, end) of one row: the positions order[first, last) share an id.
   void add_run(std::size_t first, std::size_t last, std::int64_t begin, std::int64_t end) const {
-    float sum[kColumnCut] = {};
-    const std::int64_t n = end - begin;
-    for (std::size_t k = first; k < last; ++k) {
-      const T* row = d_y + order[k] * width + begin;
-      for (std::int64_t c = 0; c < n; ++c) sum[c] += to_f32(row[c]);
-    }
-    T* out = d_table + (id(first) - first_row) * width + begin;
-    for (std::int64_t c = 0; c < n; ++c) round_to(to_f32(out[c]) + sum[c], out[c]);
+    add_row_columns(order.subspan(first, last - first), d_y, width, begin, end,
+                    d_table + (id(first) - first_row) * width);
   }
 
   /// The runs that start in the cut. Each run is summed by one task, to its end, so cuts do not change the sum.
   void add_cut(std::int64_t cut, std::int64_t column_cut) const {
-    const std::int64_t begin = column_cut * kColumnCut;
-    const std::int64_t end = std::min(begin + kColumnCut, width);
+    const std::int64_t begin = column_cut * kRowColumns;
+    const std::int64_t end = std::min(begin + kRowColumns, width);
     auto k = static_cast<std::size_t>(cut * kPositionCut);
     const std::size_t stop = std::min(k + kPositionCut, order.size());
     while (k < stop && k > 0 && id(k) == id(k - 1)) ++k;
@@ -67,7 +73,7 @@ struct Scatter {
 
 template <class T>
 void scatter(const Scatter<T>& work, ThreadPool& pool) {
-  const std::int64_t n_columns = ceil_div(work.width, kColumnCut);
+  const std::int64_t n_columns = ceil_div(work.width, kRowColumns);
   const std::int64_t n_cuts = ceil_div(static_cast<std::int64_t>(work.order.size()), kPositionCut);
   pool.parallel_for(n_cuts * n_columns, [&](std::int64_t i) { work.add_cut(i / n_columns, i % n_columns); });
 }
@@ -98,6 +104,17 @@ void gather_rows(DType dtype, const void* table, std::int64_t width, std::span<c
                   static_cast<const std::byte*>(table) + static_cast<std::size_t>(ids[row]) * row_bytes, row_bytes);
     }
   });
+}
+
+void add_row(DType dtype, std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
+             std::int64_t end, void* row) {
+  FERRY_ASSERT(end - begin <= kRowColumns);
+  const std::int64_t width = d_y.shape[1];
+  if (dtype == DType::kF32) {
+    add_row_columns(positions, d_y.as<float>(), width, begin, end, static_cast<float*>(row));
+  } else {
+    add_row_columns(positions, d_y.as<Bf16>(), width, begin, end, static_cast<Bf16*>(row));
+  }
 }
 
 void scatter_add_rows(DType dtype, std::span<const std::int32_t> ids, std::span<const std::int32_t> order,

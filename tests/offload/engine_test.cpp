@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine refuses, and its accounts of memory and copies.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "catch.h"
 #include "core/error.h"
+#include "offload/gradient_norms.h"
+#include "offload/row_updates.h"
 #include "offload/tiny_model.h"
 
 namespace ferry::test {
@@ -63,22 +66,27 @@ TEST_CASE("a step moves every weight down twice at most and every gradient up on
   for (const Segment& segment : engine.parameters().segments()) segment_bytes += segment.elems * 4;
   const std::int64_t n = 2 * 9;
   const std::int64_t x_bytes = n * config.hidden_size * 4;
-  CHECK(stats.d2h_bytes == segment_bytes + x_bytes + 4);
-  CHECK(stats.h2d_bytes <= 2 * segment_bytes + x_bytes + 3 * n * 4);
+  const std::int64_t norm_bytes = GradientNorms::count(engine.parameters()) * 4;
+  CHECK(stats.d2h_bytes == segment_bytes + x_bytes + norm_bytes + 4);
+  const std::int64_t token_bytes = (4 * n + config.vocab_size) * 4;
+  CHECK(stats.h2d_bytes <= 2 * segment_bytes + x_bytes + token_bytes);
   CHECK(stats.h2d_bytes > segment_bytes + x_bytes);
 }
 
-TEST_CASE("what offload = none moves is tokens and losses") {
+TEST_CASE("what offload = none moves without norms is tokens and losses") {
   const auto backend = create_backend("cpu", {.threads = 1});
   const ModelConfig config = small_config(false);
   EngineOptions options = small_options();
   options.offload = Offload::kNone;
+  options.check_finite = false;
   Engine engine(*backend, config, options);
   engine.initialize(0);
-  const std::int64_t step = engine.train_step(random_batch(config, 2, 9, 0), 1e-3);
-  const StepStats stats = engine.stats(step);
-  CHECK(stats.h2d_bytes == 3 * 2 * 9 * 4);
+  const Batch batch = random_batch(config, 2, 9, 0);
+  const auto n_distinct = static_cast<std::int64_t>(BatchRows(batch.inputs).distinct().size());
+  const StepStats stats = engine.stats(engine.train_step(batch, 1e-3));
+  CHECK(stats.h2d_bytes == (3 * 2 * 9 + n_distinct) * 4);
   CHECK(stats.d2h_bytes == 4);
+  CHECK(std::isnan(stats.grad_norm));
 }
 
 TEST_CASE("a batch without valid targets gives loss 0 and no gradient") {

@@ -30,7 +30,7 @@ TEST_CASE("parameter ranges leave out padding and mark what is decayed") {
   const ParameterTable table(small_config(true), 16);
   std::int64_t total = 0;
   std::int64_t decayed = 0;
-  for (const ParameterRange& range : parameter_ranges(table, 0, table.flat_elems(), false)) {
+  for (const ParameterRange& range : parameter_ranges(table, 0, table.flat_elems())) {
     total += range.elems;
     if (range.decayed) decayed += range.elems;
   }
@@ -40,12 +40,23 @@ TEST_CASE("parameter ranges leave out padding and mark what is decayed") {
 }
 
 TEST_CASE("a range inside a parameter stays inside it") {
-  const ParameterTable table(small_config(true), 16);
-  const auto ranges = parameter_ranges(table, 30, 40, true);
+  const ParameterTable table(small_config(true), 16, {.decay_embeddings = true, .freeze = {}});
+  const auto ranges = parameter_ranges(table, 30, 40);
   REQUIRE(ranges.size() == 1);
   CHECK(ranges[0].offset == 30);
   CHECK(ranges[0].elems == 40);
   CHECK(ranges[0].decayed);
+}
+
+TEST_CASE("parameter ranges leave out what is frozen") {
+  const ParameterTable table(small_config(true), 16, {.decay_embeddings = false, .freeze = {"*mlp*", "model.norm.*"}});
+  std::int64_t total = 0;
+  for (const ParameterRange& range : parameter_ranges(table, 0, table.flat_elems())) total += range.elems;
+  std::int64_t want = 0;
+  for (const ParameterInfo& info : table.parameters()) {
+    if (info.name.find("mlp") == std::string::npos && info.name != "model.norm.weight") want += info.elems;
+  }
+  CHECK(total == want);
 }
 
 }  // namespace ferry::test

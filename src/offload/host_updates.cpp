@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces by fixed cuts of elements, rows by runs and by columns.
+#include "offload/host_updates.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/int_math.h"
+#include "optim/embedding_rows.h"
+
+namespace ferry {
+namespace {
+
+// Rows that one task updates: about kAdamwCut elements at common widths.
+constexpr std::int64_t kRunRows = 32;
+
+}  // namespace
+
+HostUpdates::HostUpdates(Backend& backend, const ParameterTable& parameters, const ParameterArrays& arrays,
+                         ThreadPool& pool)
+    : backend_(backend),
+      parameters_(parameters),
+      arrays_(arrays),
+      pool_(pool),
+      table_(parameters.parameters().front()),
+      width_(table_.shape.at(1)),
+      zeros_(static_cast<std::size_t>(kRunRows * width_) * size_of(arrays.dtype())) {}
+
+/// For backends that look for races.
+void HostUpdates::note_update(std::int64_t offset, std::int64_t elems) {
+  const TensorView weight = arrays_.weights_at(offset, elems);
+  backend_.host_access(Access::kReadWrite, weight.data, weight.size_bytes(), "weights in AdamW");
+  if (const TensorView gradient = arrays_.gradients_at(offset, elems)) {
+    backend_.host_access(Access::kRead, gradient.data, gradient.size_bytes(), "gradients in AdamW");
+  }
+}
+
+void HostUpdates::update(const Piece& piece, const StepScalars& scalars) {
+  note_update(piece.offset, piece.elems);
+  for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, piece.offset, piece.elems)) {
+    const TensorView gradient = arrays_.gradients_at(offset, elems);
+    FERRY_ASSERT(gradient);
+    adamw_update(adamw_range(arrays_, offset, elems, gradient.data), decayed ? scalars.decayed : scalars.plain,
+                 simd_level(), pool_);
+  }
+}
+
+void HostUpdates::update_other_rows(const Piece& piece, const BatchRows& rows, const StepScalars& scalars) {
+  const std::int64_t first = (piece.offset - table_.offset) / width_;
+  const std::vector<RowRun> runs = other_rows(rows, first, first + piece.elems / width_, kRunRows);
+  note_update(piece.offset, piece.elems);
+  pool_.parallel_for(static_cast<std::int64_t>(runs.size()), [&](std::int64_t i) {
+    const RowRun& run = runs[static_cast<std::size_t>(i)];
+    const std::int64_t offset = table_.offset + run.first * width_;
+    const TensorView gradient = arrays_.gradients_at(offset, run.count * width_);
+    adamw_update(adamw_range(arrays_, offset, run.count * width_, gradient ? gradient.data : zeros_.data()),
+                 row_scalars(scalars), simd_level());
+  });
+}
+
+double HostUpdates::sum_rows(const BatchRows& rows, const RowGradients& gradients) {
+  const std::int64_t n = gradients.by_id ? table_.shape[0] : static_cast<std::int64_t>(rows.distinct().size());
+  const auto size_bytes = static_cast<std::size_t>(n * width_) * size_of(arrays_.dtype());
+  backend_.host_access(Access::kReadWrite, gradients.data, size_bytes, "gradients of embedding rows");
+  if (gradients.d_x) {
+    backend_.host_access(Access::kRead, gradients.d_x.data, gradients.d_x.size_bytes(), "gradient of the input");
+  }
+  return sum_row_gradients(rows, gradients, arrays_.dtype(), width_, pool_);
+}
+
+void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars) {
+  note_update(table_.offset, table_.elems);
+  const std::int64_t n_cuts = ceil_div(width_, kRowColumns);
+  const auto n = static_cast<std::int64_t>(rows.distinct().size()) * n_cuts;
+  pool_.parallel_for(n, [&](std::int64_t i) {
+    const auto k = static_cast<std::size_t>(i / n_cuts);
+    const std::int64_t begin = i % n_cuts * kRowColumns;
+    const std::int64_t elems = std::min(kRowColumns, width_ - begin);
+    const void* gradient = static_cast<const std::byte*>(row_gradient(rows, gradients, arrays_.dtype(), width_, k)) +
+                           begin * static_cast<std::int64_t>(size_of(arrays_.dtype()));
+    adamw_update(adamw_range(arrays_, table_.offset + rows.distinct()[k] * width_ + begin, elems, gradient),
+                 row_scalars(scalars), simd_level());
+  });
+}
+
+}  // namespace ferry

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW on pieces and embedding rows in host memory, shared out over a pool.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/thread_pool.h"
+#include "offload/parameter_arrays.h"
+#include "offload/pieces.h"
+#include "offload/row_updates.h"
+
+namespace ferry {
+
+/// Scalars of one step for parameters with and without weight decay.
+struct StepScalars {
+  AdamwScalars decayed;
+  AdamwScalars plain;
+};
+
+/// Work is cut by index: bits do not depend on the number of threads. One thread calls.
+class HostUpdates {
+ public:
+  /// `backend` learns what host memory is read and written.
+  HostUpdates(Backend& backend, const ParameterTable& parameters, const ParameterArrays& arrays, ThreadPool& pool);
+
+  /// All trained parameters of a piece, from its gradient array.
+  void update(const Piece& piece, const StepScalars& scalars);
+  /// The rows of a piece of the embedding table that the batch does not read; their gradient is 0 where the table keeps
+  /// no gradient array.
+  void update_other_rows(const Piece& piece, const BatchRows& rows, const StepScalars& scalars);
+  /// As sum_row_gradients.
+  double sum_rows(const BatchRows& rows, const RowGradients& gradients);
+  /// The rows that the batch reads, from their sums.
+  void update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars);
+
+ private:
+  void note_update(std::int64_t offset, std::int64_t elems);
+  const AdamwScalars& row_scalars(const StepScalars& scalars) const {
+    return table_.decayed ? scalars.decayed : scalars.plain;
+  }
+
+  Backend& backend_;
+  const ParameterTable& parameters_;
+  const ParameterArrays& arrays_;
+  ThreadPool& pool_;
+  const ParameterInfo& table_;  // the embedding
+  const std::int64_t width_;
+  std::vector<std::byte> zeros_;  // gradient of a run of rows
+};
+
+}  // namespace ferry
