@@ -95,8 +95,10 @@ std::vector<Option> make_table() {
        "Steps between two evaluations on val_data; 0 = only at the end", kShort, kTrain},
       {"eval_tokens", "run", IntOption{&C::eval_tokens, 0, kMaxTokens}, "Tokens of one evaluation; 0 = all of val_data",
        kShort, kTrain},
-      {"backend", "run", TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda"}, "check"},
-       "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, and "
+      {"backend", "run",
+       TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda", "trace:cpu"}, "check"},
+       "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, "
+       "trace:cpu stops where no order keeps two streams or threads from using the same memory at once, and "
        "check:cuda,cpu compares every op of the first with the second",
        kShort, kTrain | kGenerate | kBench},
       {"device", "run", IntOption{&C::device, 0, 1023},

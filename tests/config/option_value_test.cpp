@@ -104,7 +104,8 @@ TEST_CASE("a switch takes true and false only") {
 TEST_CASE("a choice lists what is allowed") {
   CHECK(refusal("schedule", std::string("cos")) == "schedule = \"cos\": expected one of constant, linear, cosine, wsd");
   CHECK(refusal("backend", std::string("gpu")) ==
-        "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda, or check:A,B with two of these");
+        "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda, trace:cpu, or check:A,B with two of "
+        "these");
 }
 
 TEST_CASE("the backend may be a check of two") {
