@@ -11,6 +11,7 @@
 #include "offload/engine.h"
 #include "offload/gradient_slots.h"
 #include "offload/optimizer_queue.h"
+#include "offload/pass_ops.h"
 #include "offload/step_buffers.h"
 #include "offload/weight_slots.h"
 
@@ -40,9 +41,11 @@ struct DevicePlan {
 
 /// One trip of a batch through the model.
 struct Pass {
-  LlamaShape shape;
-  OpContext context;
+  PassOps ops;
   std::vector<int> head_chunks;  // segments, ascending
+
+  const LlamaShape& shape() const { return ops.batch(); }
+  const OpContext& context() const { return ops.context(); }
 };
 
 class Engine::Impl {
@@ -90,14 +93,15 @@ class Engine::Impl {
 
   void set_resident_parameter(std::int64_t offset, std::span<const float> values);
 
-  Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, bool training);
+  Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind);
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets);
   void embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun = nullptr);
   void wait_for_rows(std::span<const std::int32_t> ids);
   void forward_layers(const Pass& pass);
   void head_forward(const Pass& pass, float scale, const TensorView& loss);
-  void head_backward(const Pass& pass, float scale, const WeightLease& norm);
+  void head_backward(const Pass& pass, float scale);
+  void train_head(const Pass& pass, float scale, StepRecord& record);
   void backward_layers(const Pass& pass);
   void embed_backward(const Pass& pass, std::span<const std::int32_t> inputs);
   void end_pass();
@@ -107,7 +111,6 @@ class Engine::Impl {
   void finish_gradient(const GradientLease& lease);
   /// AdamW on the device for the parameters of [offset, offset + gradient.elems()).
   void update_resident(std::int64_t offset, const TensorView& gradient);
-  HeadChunk head_chunk(const WeightLease& lease, int segment) const;
 
   Backend& backend_;
   const ModelConfig config_;

@@ -163,7 +163,7 @@ void Engine::Impl::create_slots() {
 
 void Engine::Impl::allocate_staging() {
   const auto elem_bytes = size_of(options_.dtype);
-  const auto n = static_cast<std::size_t>(options_.batch_size * options_.seq_len);
+  const auto n = static_cast<std::size_t>(options_.max_sequences() * options_.seq_len);
   const auto row_bytes = static_cast<std::size_t>(config_.hidden_size) * elem_bytes;
   const auto staging = [this](std::size_t size_bytes) { return allocate_host(size_bytes, "staging"); };
   host_tokens_ = static_cast<std::int32_t*>(staging(3 * n * sizeof(std::int32_t)));
