@@ -401,10 +401,11 @@ __global__ void __launch_bounds__(kBackwardThreads)
   }
 }
 
-/// d_weight of kFinalColumns columns: slices of the rows of sums in order, then the slices in order.
+/// d_weight of kFinalColumns columns: slices of the rows of sums in order, the slices in order, then the old value.
 template <class T>
 __global__ void __launch_bounds__(kFinalColumns* kFinalSlices)
-    rmsnorm_d_weight_kernel(const float* partials, const BackwardCut cut, std::int64_t width, T* d_weight) {
+    rmsnorm_d_weight_kernel(const float* partials, const BackwardCut cut, std::int64_t width, bool accumulate,
+                            T* d_weight) {
   __shared__ float slices[kFinalSlices][kFinalColumns];
   const int lane = static_cast<int>(threadIdx.x) % kFinalColumns;
   const int slice = static_cast<int>(threadIdx.x) / kFinalColumns;
@@ -420,6 +421,7 @@ __global__ void __launch_bounds__(kFinalColumns* kFinalSlices)
   __syncthreads();
   if (slice != 0 || column >= width) return;
   for (int s = 1; s < kFinalSlices; ++s) total += slices[s][lane];
+  if (accumulate) total = to_float(d_weight[column]) + total;
   d_weight[column] = round_to<T>(total);
 }
 
@@ -450,13 +452,15 @@ cudaError_t launch_rmsnorm_backward(const RmsNormBackwardArgs& args, cudaStream_
   const LaunchShape shape = {cut.n_row_blocks, cut.group_threads * cut.n_groups,
                              cut.shared_sums ? static_cast<std::size_t>(cut.n_groups * cut.sums_width) * 4 : 0};
   const LaunchShape final_shape = {ceil_div(args.width, kFinalColumns), kFinalColumns * kFinalSlices};
-  return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
+  const cudaError_t error = with_type(args.type, is_vector, [&]<class T, bool kVector>() {
     const auto kernel =
         args.d_residual ? rmsnorm_backward_kernel<T, kVector, true> : rmsnorm_backward_kernel<T, kVector, false>;
-    const cudaError_t error = launch(kernel, shape, stream, args, cut, partials);
-    if (error != cudaSuccess) return error;
+    return launch(kernel, shape, stream, args, cut, partials);
+  });
+  if (error != cudaSuccess) return error;
+  return with_type(args.d_weight_type, false, [&]<class T, bool>() {
     return launch(rmsnorm_d_weight_kernel<T>, final_shape, stream, static_cast<const float*>(partials), cut, args.width,
-                  static_cast<T*>(args.d_weight));
+                  args.accumulate, static_cast<T*>(args.d_weight));
   });
 }
 
