@@ -43,7 +43,7 @@ StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& 
   for (std::int64_t i = 0; i < n_residuals; ++i) {
     residuals_.push_back(add("residuals", batch.N() * batch.C, dtype_, PhaseSet::all()));
   }
-  add_layer_buffers(micro, batch.N());
+  add_layer_buffers(micro);
   add_mlp_buffers(micro);
   add_gradient_sums(micro);
   add_head_buffers(batch);
@@ -61,12 +61,12 @@ std::int64_t StepBuffers::n_kept_layers() const {
   return options_.recompute == Recompute::kNone ? n_layers_ : options_.keep_layers;
 }
 
-StepBuffers::KeptIds StepBuffers::add_kept(const LlamaShape& s, const char* purpose, std::int64_t rows,
-                                           bool whole_step) {
+StepBuffers::KeptIds StepBuffers::add_kept(const LlamaShape& s, const char* purpose, bool whole_step) {
   const auto phases = [whole_step](PhaseSet set) { return whole_step ? PhaseSet::all() : set; };
   const PhaseSet attention = phases(kAttentionKept);
   const PhaseSet mid = phases(PhaseSet{kBackwardMlp} | kForward | kRecompute);
   const PhaseSet mlp = phases({kForwardMlp, kRecomputeMlp, kBackwardMlp});
+  const std::int64_t rows = s.N();
   KeptIds ids{};
   ids.qkv = add(purpose, rows * s.qkv_width(), dtype_, attention);
   ids.attn = add(purpose, rows * s.H * s.D, dtype_, attention);
@@ -78,13 +78,13 @@ StepBuffers::KeptIds StepBuffers::add_kept(const LlamaShape& s, const char* purp
   return ids;
 }
 
-void StepBuffers::add_layer_buffers(const LlamaShape& s, std::int64_t batch_rows) {
+void StepBuffers::add_layer_buffers(const LlamaShape& s) {
   constexpr const char* kPurpose = "activations of one layer";
   constexpr const char* kGradients = "activation gradients";
-  for (std::int64_t l = 0; l < n_kept_layers(); ++l) {
-    kept_.push_back(add_kept(s, "kept activations", batch_rows, true));
+  for (std::int64_t i = 0; i < n_kept_layers() * options_.accumulate; ++i) {
+    kept_.push_back(add_kept(s, "kept activations", true));
   }
-  if (n_kept_layers() < n_layers_) shared_kept_ = add_kept(s, kPurpose, s.N(), false);
+  if (n_kept_layers() < n_layers_) shared_kept_ = add_kept(s, kPurpose, false);
   work_.norm = add(kPurpose, s.N() * s.C, dtype_, PhaseSet{kBackwardMlp, kBackwardInput} | kForward | kRecompute);
   PhaseSet proj{kForwardAttention, kRecomputeAttention};
   if (options_.recompute == Recompute::kFull) proj = proj | PhaseSet{kRecomputeMlp};  // the layer's output, unused
@@ -93,7 +93,7 @@ void StepBuffers::add_layer_buffers(const LlamaShape& s, std::int64_t batch_rows
   work_.d_attn = add(kGradients, s.N() * s.H * s.D, dtype_, {kBackwardAttention});
   work_.d_qkv = add(kGradients, s.N() * s.qkv_width(), dtype_, {kBackwardAttention, kBackwardInput});
   // Its last contents still travel home on another stream while the next step's forward pass runs: never shared.
-  work_.d_stream = add(kGradients, options_.training ? batch_rows * s.C : 0, dtype_, PhaseSet::all());
+  work_.d_stream = add(kGradients, options_.training ? options_.accumulate * s.N() * s.C : 0, dtype_, PhaseSet::all());
 }
 
 /// What the MLP needs for one of its parts: all of it where it is not cut.

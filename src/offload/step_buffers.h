@@ -92,13 +92,14 @@ class StepBuffers {
   std::int64_t n_kept_layers() const;
   /// A sum over chunks needs f32 beside the model's dtype.
   bool d_hidden_is_a_sum() const { return dtype_ != DType::kF32 && head_mode() != HeadMode::kTokens; }
-  void add_layer_buffers(const LlamaShape& micro, std::int64_t batch_rows);
+  void add_layer_buffers(const LlamaShape& micro);
   void add_mlp_buffers(const LlamaShape& micro);
   void add_gradient_sums(const LlamaShape& micro);
   void add_head_buffers(const LlamaShape& batch);
   void add_logits(const LlamaShape& batch);
   void add_step_buffers(const LlamaShape& batch);
-  KeptIds add_kept(const LlamaShape& shape, const char* purpose, std::int64_t rows, bool whole_step);
+  KeptIds add_kept(const LlamaShape& micro, const char* purpose, bool whole_step);
+  const KeptIds& kept_ids(const MicroBatch& micro, std::int64_t layer) const;
   std::size_t measure_scratch(Backend& backend, const LlamaShape& batch);
   TensorView view(Id id, DType dtype, std::initializer_list<std::int64_t> shape) const;
   TensorView f32_like(Id id, const TensorView& view) const;
@@ -111,7 +112,7 @@ class StepBuffers {
   void* arena_ = nullptr;
   std::vector<Id> residuals_;  // all inputs when training, else two that take turns
   KeptIds shared_kept_{};      // of layers that are computed again
-  std::vector<KeptIds> kept_;  // of the last layers
+  std::vector<KeptIds> kept_;  // of the last layers, one a micro-batch
   WorkIds work_{};
   SumIds sums_{};
   HeadIds head_{};

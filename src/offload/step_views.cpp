@@ -37,24 +37,22 @@ TensorView StepBuffers::residual(const LlamaShape& s, std::int64_t layer) const 
   return view(residuals_[index], dtype_, {s.N(), s.C});
 }
 
-/// Kept activations hold every micro-batch, shared ones the one at work.
+const StepBuffers::KeptIds& StepBuffers::kept_ids(const MicroBatch& micro, std::int64_t layer) const {
+  if (!keeps(layer)) return shared_kept_;
+  const std::int64_t kept_layer = layer - (n_layers_ - n_kept_layers());
+  return kept_[static_cast<std::size_t>(kept_layer * options_.accumulate + micro.first_sequence / options_.batch_size)];
+}
+
 LayerKept StepBuffers::kept(const MicroBatch& micro, std::int64_t layer) const {
   const LlamaShape& s = micro.shape;
-  const bool own = keeps(layer);
-  const KeptIds& ids = own ? kept_[static_cast<std::size_t>(layer - (n_layers_ - n_kept_layers()))] : shared_kept_;
-  const std::int64_t first = own ? micro.first_row() : 0;
-  const std::int64_t first_sequence = own ? micro.first_sequence : 0;
-  const auto rows = [&](Id id, std::int64_t width) {
-    return view(id, dtype_, {first + s.N(), width}).rows(first, s.N());
-  };
-  const auto rstd = [&](Id id) { return view(id, DType::kF32, {first + s.N()}).rows(first, s.N()); };
-  return {.qkv = rows(ids.qkv, s.qkv_width()),
-          .attn = rows(ids.attn, s.H * s.D),
-          .lse = view(ids.lse, DType::kF32, {first_sequence + s.B, s.H, s.T}).rows(first_sequence, s.B),
-          .x_mid = rows(ids.x_mid, s.C),
-          .gate_up = options_.mlp_cut.cuts() ? view(ids.gate_up, dtype_, {0, 0}) : rows(ids.gate_up, 2 * s.F),
-          .rstd_in = rstd(ids.rstd_in),
-          .rstd_mid = rstd(ids.rstd_mid)};
+  const KeptIds& ids = kept_ids(micro, layer);
+  return {.qkv = view(ids.qkv, dtype_, {s.N(), s.qkv_width()}),
+          .attn = view(ids.attn, dtype_, {s.N(), s.H * s.D}),
+          .lse = view(ids.lse, DType::kF32, {s.B, s.H, s.T}),
+          .x_mid = view(ids.x_mid, dtype_, {s.N(), s.C}),
+          .gate_up = view(ids.gate_up, dtype_, {s.N(), 2 * s.F}),
+          .rstd_in = view(ids.rstd_in, DType::kF32, {s.N()}),
+          .rstd_mid = view(ids.rstd_mid, DType::kF32, {s.N()})};
 }
 
 LayerWork StepBuffers::work(const LlamaShape& s) const {
