@@ -100,8 +100,8 @@ void StepBuffers::add_layer_buffers(const LlamaShape& s) {
 void StepBuffers::add_mlp_buffers(const LlamaShape& s) {
   constexpr const char* kPurpose = "activations of one layer";
   const MlpCut& cut = options_.mlp_cut;
-  const std::int64_t rows = cut.by == MlpCut::By::kTokens ? std::min(cut.size, s.N()) : s.N();
-  const std::int64_t features = cut.by == MlpCut::By::kFeatures ? std::min(cut.size, s.F) : s.F;
+  const std::int64_t rows = mlp_rows(s);
+  const std::int64_t features = mlp_features(s);
   PhaseSet phases{kForwardMlp, kBackwardMlp};
   if (options_.recompute == Recompute::kFull) phases = phases | PhaseSet{kRecomputeMlp};
   if (cut.cuts()) {

@@ -101,6 +101,10 @@ class StepBuffers {
   KeptIds add_kept(const LlamaShape& micro, const char* purpose, bool whole_step);
   const KeptIds& kept_ids(const MicroBatch& micro, std::int64_t layer) const;
   std::size_t measure_scratch(Backend& backend, const LlamaShape& batch);
+  /// Rows and features of the MLP that exist at a time.
+  std::int64_t mlp_rows(const LlamaShape& micro) const;
+  std::int64_t mlp_features(const LlamaShape& micro) const;
+  /// Absent where nothing was planned; asserts that it fits.
   TensorView view(Id id, DType dtype, std::initializer_list<std::int64_t> shape) const;
   TensorView f32_like(Id id, const TensorView& view) const;
 

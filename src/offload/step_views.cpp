@@ -29,7 +29,18 @@ std::vector<RowRange> StepBuffers::head_rows(const LlamaShape& batch) const {
 }
 
 TensorView StepBuffers::view(Id id, DType dtype, std::initializer_list<std::int64_t> shape) const {
-  return {static_cast<std::byte*>(arena_) + plan_.offset(id), dtype, shape};
+  if (plan_.size_bytes(id) == 0) return {};
+  const TensorView result(static_cast<std::byte*>(arena_) + plan_.offset(id), dtype, shape);
+  FERRY_ASSERT(result.size_bytes() <= plan_.size_bytes(id));
+  return result;
+}
+
+std::int64_t StepBuffers::mlp_rows(const LlamaShape& s) const {
+  return options_.mlp_cut.by == MlpCut::By::kTokens ? std::min(options_.mlp_cut.size, s.N()) : s.N();
+}
+
+std::int64_t StepBuffers::mlp_features(const LlamaShape& s) const {
+  return options_.mlp_cut.by == MlpCut::By::kFeatures ? std::min(options_.mlp_cut.size, s.F) : s.F;
 }
 
 TensorView StepBuffers::residual(const LlamaShape& s, std::int64_t layer) const {
@@ -50,7 +61,7 @@ LayerKept StepBuffers::kept(const MicroBatch& micro, std::int64_t layer) const {
           .attn = view(ids.attn, dtype_, {s.N(), s.H * s.D}),
           .lse = view(ids.lse, DType::kF32, {s.B, s.H, s.T}),
           .x_mid = view(ids.x_mid, dtype_, {s.N(), s.C}),
-          .gate_up = view(ids.gate_up, dtype_, {s.N(), 2 * s.F}),
+          .gate_up = view(ids.gate_up, dtype_, {mlp_rows(s), 2 * mlp_features(s)}),
           .rstd_in = view(ids.rstd_in, DType::kF32, {s.N()}),
           .rstd_mid = view(ids.rstd_mid, DType::kF32, {s.N()})};
 }
@@ -58,8 +69,8 @@ LayerKept StepBuffers::kept(const MicroBatch& micro, std::int64_t layer) const {
 LayerWork StepBuffers::work(const LlamaShape& s) const {
   return {.norm = view(work_.norm, dtype_, {s.N(), s.C}),
           .proj = view(work_.proj, dtype_, {s.N(), s.C}),
-          .act = view(work_.act, dtype_, {s.N(), s.F}),
-          .d_act = view(work_.d_act, dtype_, {s.N(), s.F}),
+          .act = view(work_.act, dtype_, {mlp_rows(s), mlp_features(s)}),
+          .d_act = view(work_.d_act, dtype_, {mlp_rows(s), mlp_features(s)}),
           .mlp_sum = view(work_.mlp_sum, DType::kF32, {s.N(), s.C}),
           .d_norm = view(work_.d_norm, dtype_, {s.N(), s.C}),
           .d_attn = view(work_.d_attn, dtype_, {s.N(), s.H * s.D}),
@@ -68,7 +79,7 @@ LayerWork StepBuffers::work(const LlamaShape& s) const {
 
 TensorView StepBuffers::f32_like(Id id, const TensorView& like) const {
   TensorView result = like;
-  result.data = view(id, DType::kF32, {0}).data;
+  result.data = view(id, DType::kF32, {like.elems()}).data;
   result.dtype = DType::kF32;
   return result;
 }
