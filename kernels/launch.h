@@ -70,7 +70,8 @@ struct RmsNormForwardArgs {
 
 /// d_x and d_weight of RMSNorm; d_weight from sums over fixed blocks of rows, which go through `scratch`.
 struct RmsNormBackwardArgs {
-  Type type = Type::kF32;            // of all but rstd
+  Type type = Type::kF32;            // of all but rstd and d_weight
+  Type d_weight_type = Type::kF32;   // `type` or f32
   std::int64_t n_rows = 0;           // N
   std::int64_t width = 0;            // C
   const void* d_y = nullptr;         // (N, C)
@@ -80,6 +81,7 @@ struct RmsNormBackwardArgs {
   const void* d_residual = nullptr;  // (N, C), optional
   void* d_x = nullptr;               // (N, C); may be d_y or d_residual
   void* d_weight = nullptr;          // (C)
+  bool accumulate = false;           // d_weight is added to
   void* scratch = nullptr;           // rmsnorm_backward_scratch_bytes, aligned to 16
 };
 [[nodiscard]] cudaError_t launch_rmsnorm_backward(const RmsNormBackwardArgs& args, cudaStream_t stream);

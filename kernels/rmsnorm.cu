@@ -11,25 +11,30 @@ namespace ferry::kernels {
 namespace {
 
 // Policy. Threads of a row: as many as keep the whole row in registers between its two uses, kForwardPacks or
-// kBackwardPacks each, a multiple of a warp and kMaxThreads at most; what is wider is read again (from the cache).
-// Backward: rows are cut into at most kMaxRowBlocks blocks, three for each of the 132 multiprocessors of an H200, the
-// same on every device so that the bits are the same. Groups of threads in a block take its rows in turn, each with
-// sums of d_weight of its own: in shared memory, or, where a row of sums does not fit (it then has all threads), in the
-// scratch.
-constexpr int kMaxThreads = 256;
+// kBackwardPacks each, a multiple of a warp and kForwardThreads or kBackwardThreads at most; what is wider is read
+// again (from the cache).
+//
+// Backward: rows are cut into at most kMaxRowBlocks blocks, two for each of the 132 multiprocessors of an H200, the
+// same on every device so that the bits are the same. Blocks have kBackwardBlock threads, or those of one wider row;
+// while a row is worked on, the next is on its way, which takes up to 128 registers a thread (H200, 32768 x 2048 bf16:
+// this reaches 0.86 of a copy's speed; three blocks of 80 registers without it 0.77). Groups of threads in a block take
+// its rows in turn, each with sums of d_weight of its own: in registers, and for what is wider in shared memory, or,
+// where a row of sums does not fit (the block then has one group), in the scratch.
+constexpr int kForwardThreads = 256;
 constexpr int kForwardPacks = 4;
+constexpr int kBackwardThreads = 512;
+constexpr int kBackwardBlock = 256;
 constexpr int kBackwardPacks = 2;
-constexpr int kBlocksPerMultiprocessor = 3;
-constexpr std::int64_t kMaxRowBlocks = 132 * kBlocksPerMultiprocessor;
+constexpr std::int64_t kMaxRowBlocks = 132 * 2;
 constexpr std::int64_t kMaxSharedBytes = 47 * 1024;  // a block gets 48 KiB without asking; the sums of warps need some
 
 // Sums of d_weight: 32 columns per block, each by 32 threads that take every 32nd row of sums.
 constexpr int kFinalColumns = 32;
 constexpr int kFinalSlices = 32;
 
-int threads_of_row(std::int64_t width, Type type, int packs_per_thread) {
+int threads_of_row(std::int64_t width, Type type, int packs_per_thread, int most) {
   const std::int64_t n_threads = ceil_div(ceil_div(width, pack_elems(type)), packs_per_thread);
-  return static_cast<int>(std::min<std::int64_t>(kMaxThreads, round_up(n_threads, kWarp)));
+  return static_cast<int>(std::min<std::int64_t>(most, round_up(n_threads, kWarp)));
 }
 
 // Forward.
@@ -115,9 +120,9 @@ struct ForwardRow {
 
 /// One row per block.
 template <class T, bool kVector>
-__global__ void __launch_bounds__(kMaxThreads) rmsnorm_forward_kernel(const RmsNormForwardArgs args) {
+__global__ void __launch_bounds__(kForwardThreads) rmsnorm_forward_kernel(const RmsNormForwardArgs args) {
   constexpr int kElems = Pack<T>::kElems;
-  __shared__ float warp_sums[kMaxThreads / kWarp];
+  __shared__ float warp_sums[kForwardThreads / kWarp];
   const std::int64_t first = std::int64_t{blockIdx.x} * args.width;
   const bool has_addend = args.addend != nullptr;
   const ForwardRow<T, kVector> row = {static_cast<const T*>(args.x) + first,
@@ -183,8 +188,8 @@ constexpr std::int64_t sums_width_of(std::int64_t width) { return round_up(width
 
 BackwardCut backward_cut(std::int64_t n_rows, std::int64_t width, Type type) {
   BackwardCut cut = {};
-  cut.group_threads = threads_of_row(width, type, kBackwardPacks);
-  cut.n_groups = kMaxThreads / cut.group_threads;
+  cut.group_threads = threads_of_row(width, type, kBackwardPacks, kBackwardThreads);
+  cut.n_groups = std::max(1, kBackwardBlock / cut.group_threads);
   cut.rows_per_block = static_cast<int>(round_up(ceil_div(n_rows, kMaxRowBlocks), cut.n_groups));
   cut.n_row_blocks = ceil_div(n_rows, cut.rows_per_block);
   cut.sums_width = static_cast<int>(sums_width_of(width));
@@ -193,26 +198,24 @@ BackwardCut backward_cut(std::int64_t n_rows, std::int64_t width, Type type) {
 }
 
 /// What is read of one pack of a row.
-template <class T>
+template <class T, bool kResidual>
 struct BackwardPacks {
   static constexpr int kElems = Pack<T>::kElems;
 
   Pack<T> d_y;
   Pack<T> x;
-  Pack<T> d_residual;
-  Pack<T> weight;
+  Pack<T> d_residual;  // untouched without kResidual
 
-  /// `first` is the index of the row's first element, `c` the pack's column.
+  /// `at` is the index of the pack's first element.
   template <bool kVector>
-  __device__ __forceinline__ void read(const RmsNormBackwardArgs& args, std::int64_t first, int c, int count) {
-    load<kVector>(d_y, static_cast<const T*>(args.d_y) + first + c, count);
-    load<kVector>(x, static_cast<const T*>(args.x) + first + c, count);
-    load<kVector>(d_residual, static_cast<const T*>(args.d_residual) + first + c, args.d_residual ? count : 0);
-    load<kVector>(weight, static_cast<const T*>(args.weight) + c, count);
+  __device__ __forceinline__ void read(const RmsNormBackwardArgs& args, std::int64_t at, int count) {
+    load<kVector>(d_y, static_cast<const T*>(args.d_y) + at, count);
+    load<kVector>(x, static_cast<const T*>(args.x) + at, count);
+    if constexpr (kResidual) load<kVector>(d_residual, static_cast<const T*>(args.d_residual) + at, count);
   }
 
   /// total + sum of d_y * weight * x
-  __device__ __forceinline__ float project(float total) const {
+  __device__ __forceinline__ float project(const Pack<T>& weight, float total) const {
     float upstream[kElems];
     float factor[kElems];
     float value[kElems];
@@ -225,29 +228,21 @@ struct BackwardPacks {
   }
 
   /// Adds the pack's part of d_weight to `sums` and returns its d_x.
-  __device__ __forceinline__ Pack<T> gradient(float rstd, float mean, float* sums) const {
+  __device__ __forceinline__ Pack<T> gradient(const Pack<T>& weight, float rstd, float mean,
+                                              float (&sums)[kElems]) const {
     float upstream[kElems];
     float factor[kElems];
     float value[kElems];
-    float out[kElems];
+    float out[kElems] = {};
     unpack(d_y, upstream);
     unpack(weight, factor);
     unpack(x, value);
-    unpack(d_residual, out);
+    if constexpr (kResidual) unpack(d_residual, out);
 #pragma unroll
     for (int i = 0; i < kElems; ++i) {
       const float normed = value[i] * rstd;
       out[i] += rstd * (upstream[i] * factor[i] - normed * mean);
-      value[i] = upstream[i] * normed;
-    }
-#pragma unroll
-    for (int q = 0; q < kElems / 4; ++q) {
-      float4 part = reinterpret_cast<float4*>(sums)[q];
-      part.x += value[4 * q];
-      part.y += value[4 * q + 1];
-      part.z += value[4 * q + 2];
-      part.w += value[4 * q + 3];
-      reinterpret_cast<float4*>(sums)[q] = part;
+      sums[i] += upstream[i] * normed;
     }
     Pack<T> result;
     round_into(result, out);
@@ -255,90 +250,162 @@ struct BackwardPacks {
   }
 };
 
-/// Place of a thread among those of a row.
-struct RowThread {
-  int begin;  // column of its first pack
-  int step;   // to its next one
-  int first_warp;
-  int n_warps;
-};
-
-/// One row: d_x, and its part of d_weight added to `sums`. A width of 0 only keeps to the barrier.
-template <class T, bool kVector>
-__device__ __forceinline__ void backward_row(const RmsNormBackwardArgs& args, std::int64_t row, int width,
-                                             const RowThread& thread, float* sums, float* warp_sums) {
-  constexpr int kElems = Pack<T>::kElems;
-  const std::int64_t first = row * args.width;
-  const int rest = thread.begin + kBackwardPacks * thread.step;
-  T* const d_x = static_cast<T*>(args.d_x) + first;
-  BackwardPacks<T> kept[kBackwardPacks];
-  float projection = 0;
+template <int kElems>
+__device__ __forceinline__ void load_sums(float (&values)[kElems], const float* sums) {
 #pragma unroll
-  for (int u = 0; u < kBackwardPacks; ++u) {
-    const int c = thread.begin + u * thread.step;
-    kept[u].template read<kVector>(args, first, c, count_of<kElems, kVector>(width - c));
-  }
-  const float rstd = width > 0 ? args.rstd[row] : 0.0F;
-#pragma unroll
-  for (int u = 0; u < kBackwardPacks; ++u) projection = kept[u].project(projection);
-  for (int c = rest; c < width; c += thread.step) {
-    BackwardPacks<T> packs;
-    packs.template read<kVector>(args, first, c, count_of<kElems, kVector>(width - c));
-    projection = packs.project(projection);
-  }
-  const float total = group_sum(projection, warp_sums, thread.first_warp, thread.n_warps);
-  const float mean = total * rstd / static_cast<float>(args.width);
-#pragma unroll
-  for (int u = 0; u < kBackwardPacks; ++u) {
-    const int c = thread.begin + u * thread.step;
-    if (c >= width) continue;
-    store<kVector>(d_x + c, count_of<kElems, kVector>(width - c), kept[u].gradient(rstd, mean, sums + c));
-  }
-  for (int c = rest; c < width; c += thread.step) {
-    const int count = count_of<kElems, kVector>(width - c);
-    BackwardPacks<T> packs;
-    packs.template read<kVector>(args, first, c, count);
-    store<kVector>(d_x + c, count, packs.gradient(rstd, mean, sums + c));
+  for (int q = 0; q < kElems / 4; ++q) {
+    const float4 part = reinterpret_cast<const float4*>(sums)[q];
+    values[4 * q] = part.x;
+    values[4 * q + 1] = part.y;
+    values[4 * q + 2] = part.z;
+    values[4 * q + 3] = part.w;
   }
 }
 
+template <int kElems>
+__device__ __forceinline__ void store_sums(float* sums, const float (&values)[kElems]) {
+#pragma unroll
+  for (int q = 0; q < kElems / 4; ++q) {
+    reinterpret_cast<float4*>(sums)[q] =
+        make_float4(values[4 * q], values[4 * q + 1], values[4 * q + 2], values[4 * q + 3]);
+  }
+}
+
+/// What a thread keeps of one row.
+template <class T, bool kResidual>
+struct KeptRow {
+  BackwardPacks<T, kResidual> packs[kBackwardPacks];
+  float rstd;
+};
+
+/// A thread of the backward pass: its columns, their weights, and their sums of d_weight so far.
+template <class T, bool kVector, bool kResidual>
+struct BackwardThread {
+  static constexpr int kElems = Pack<T>::kElems;
+  using Row = KeptRow<T, kResidual>;
+
+  const RmsNormBackwardArgs& args;
+  int width;
+  int begin;    // column of its first pack
+  int step;     // to its next one
+  float* sums;  // of a whole row; the thread's kept columns get there in the end
+  Pack<T> weights[kBackwardPacks] = {};
+  float kept_sums[kBackwardPacks][kElems] = {};
+
+  __device__ __forceinline__ int column(int u) const { return begin + u * step; }
+  __device__ __forceinline__ int count_at(int c) const { return count_of<kElems, kVector>(width - c); }
+  __device__ __forceinline__ void load_weight(Pack<T>& weight, int c) const {
+    load<kVector>(weight, static_cast<const T*>(args.weight) + c, count_at(c));
+  }
+
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (int u = 0; u < kBackwardPacks; ++u) load_weight(weights[u], column(u));
+    for (int c = column(kBackwardPacks); c < width; c += step) store_sums<kElems>(sums + c, {});
+  }
+
+  /// Zeros from row `end` on.
+  __device__ __forceinline__ void read(Row& kept, std::int64_t row, std::int64_t end) const {
+    const bool is_row = row < end;
+#pragma unroll
+    for (int u = 0; u < kBackwardPacks; ++u) {
+      const int c = column(u);
+      kept.packs[u].template read<kVector>(args, row * width + c, is_row ? count_at(c) : 0);
+    }
+    kept.rstd = is_row ? args.rstd[row] : 0.0F;
+  }
+
+  /// The thread's part of the row's sum of d_y * weight * x.
+  __device__ __forceinline__ float project(const Row& kept, std::int64_t row, bool is_row) const {
+    float total = 0;
+#pragma unroll
+    for (int u = 0; u < kBackwardPacks; ++u) total = kept.packs[u].project(weights[u], total);
+#pragma unroll 1
+    for (int c = is_row ? column(kBackwardPacks) : width; c < width; c += step) {
+      BackwardPacks<T, kResidual> packs;
+      Pack<T> weight;
+      packs.template read<kVector>(args, row * width + c, count_at(c));
+      load_weight(weight, c);
+      total = packs.project(weight, total);
+    }
+    return total;
+  }
+
+  /// Writes d_x and adds to the sums. `mean` is that of d_y * weight * normed x.
+  __device__ __forceinline__ void finish(const Row& kept, std::int64_t row, float mean) {
+    T* const d_x = static_cast<T*>(args.d_x) + row * width;
+#pragma unroll
+    for (int u = 0; u < kBackwardPacks; ++u) {
+      const int c = column(u);
+      if (c >= width) continue;
+      store<kVector>(d_x + c, count_at(c), kept.packs[u].gradient(weights[u], kept.rstd, mean, kept_sums[u]));
+    }
+#pragma unroll 1
+    for (int c = column(kBackwardPacks); c < width; c += step) {
+      BackwardPacks<T, kResidual> packs;
+      Pack<T> weight;
+      float part[kElems];
+      packs.template read<kVector>(args, row * width + c, count_at(c));
+      load_weight(weight, c);
+      load_sums(part, sums + c);
+      store<kVector>(d_x + c, count_at(c), packs.gradient(weight, kept.rstd, mean, part));
+      store_sums(sums + c, part);
+    }
+  }
+
+  __device__ __forceinline__ void store_kept_sums() const {
+#pragma unroll
+    for (int u = 0; u < kBackwardPacks; ++u) {
+      if (column(u) < width) store_sums(sums + column(u), kept_sums[u]);
+    }
+  }
+};
+
 /// One block of rows per block; `partials`: (n_row_blocks, sums_width).
-template <class T, bool kVector>
-__global__ void __launch_bounds__(kMaxThreads, kVector ? kBlocksPerMultiprocessor : 2)
+template <class T, bool kVector, bool kResidual>
+__global__ void __launch_bounds__(kBackwardThreads)
     rmsnorm_backward_kernel(const RmsNormBackwardArgs args, const BackwardCut cut, float* partials) {
   constexpr int kElems = Pack<T>::kElems;
   extern __shared__ float4 shared_sums[];
-  __shared__ float warp_sums[2][kMaxThreads / kWarp];
+  __shared__ float warp_sums[2][kBackwardThreads / kWarp];
+  const int width = static_cast<int>(args.width);
   const int group = static_cast<int>(threadIdx.x) / cut.group_threads;
   const int lane = static_cast<int>(threadIdx.x) % cut.group_threads;
   const int n_warps = cut.group_threads / kWarp;
-  const RowThread thread = {lane * kElems, cut.group_threads * kElems, group * n_warps, n_warps};
   float* const block_partials = partials + std::int64_t{blockIdx.x} * cut.sums_width;
   float* const all_sums = cut.shared_sums ? reinterpret_cast<float*>(shared_sums) : block_partials;
-  float* const sums = all_sums + group * cut.sums_width;
+  BackwardThread<T, kVector, kResidual> thread = {args, width, lane * kElems, cut.group_threads * kElems,
+                                                  all_sums + group * cut.sums_width};
+  const std::int64_t first = std::int64_t{blockIdx.x} * cut.rows_per_block;
+  const std::int64_t end = min(first + cut.rows_per_block, args.n_rows);
 
-  for (int c = thread.begin; c < args.width; c += thread.step) {
-    for (int i = 0; i < kElems; ++i) sums[c + i] = 0;
-  }
+  KeptRow<T, kResidual> kept;
+  thread.start();
+  thread.read(kept, first + group, end);
   for (int i = 0; i < cut.rows_per_block / cut.n_groups; ++i) {
-    const std::int64_t row = std::int64_t{blockIdx.x} * cut.rows_per_block + i * cut.n_groups + group;
-    const int width = row < args.n_rows ? static_cast<int>(args.width) : 0;
+    const std::int64_t row = first + i * cut.n_groups + group;
+    KeptRow<T, kResidual> next;
+    thread.read(next, row + cut.n_groups, end);
     // Two rows of sums in turn: a fast warp may write the next ones while a slow one still reads.
-    backward_row<T, kVector>(args, row, width, thread, sums, warp_sums[i % 2]);
+    const float total = group_sum(thread.project(kept, row, row < end), warp_sums[i % 2], group * n_warps, n_warps);
+    if (row < end) thread.finish(kept, row, total * kept.rstd / static_cast<float>(width));
+    kept = next;
   }
+  thread.store_kept_sums();
   if (!cut.shared_sums) return;
   __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < args.width; c += static_cast<int>(blockDim.x)) {
+  for (int c = static_cast<int>(threadIdx.x); c < width; c += static_cast<int>(blockDim.x)) {
     float total = all_sums[c];
     for (int g = 1; g < cut.n_groups; ++g) total += all_sums[g * cut.sums_width + c];
     block_partials[c] = total;
   }
 }
 
-/// d_weight of kFinalColumns columns: slices of the rows of sums in order, then the slices in order.
+/// d_weight of kFinalColumns columns: slices of the rows of sums in order, the slices in order, then the old value.
 template <class T>
 __global__ void __launch_bounds__(kFinalColumns* kFinalSlices)
-    rmsnorm_d_weight_kernel(const float* partials, const BackwardCut cut, std::int64_t width, T* d_weight) {
+    rmsnorm_d_weight_kernel(const float* partials, const BackwardCut cut, std::int64_t width, bool accumulate,
+                            T* d_weight) {
   __shared__ float slices[kFinalSlices][kFinalColumns];
   const int lane = static_cast<int>(threadIdx.x) % kFinalColumns;
   const int slice = static_cast<int>(threadIdx.x) / kFinalColumns;
@@ -354,6 +421,7 @@ __global__ void __launch_bounds__(kFinalColumns* kFinalSlices)
   __syncthreads();
   if (slice != 0 || column >= width) return;
   for (int s = 1; s < kFinalSlices; ++s) total += slices[s][lane];
+  if (accumulate) total = to_float(d_weight[column]) + total;
   d_weight[column] = round_to<T>(total);
 }
 
@@ -365,7 +433,7 @@ cudaError_t launch_rmsnorm_forward(const RmsNormForwardArgs& args, cudaStream_t 
   const bool is_vector = RowCheck{args.n_rows, args.width, args.type}.whole_packs() && is_aligned(args.x) &&
                          is_aligned(args.addend) && is_aligned(args.sum) && is_aligned(args.y) &&
                          is_aligned(args.weight);
-  const LaunchShape shape = {args.n_rows, threads_of_row(args.width, args.type, kForwardPacks)};
+  const LaunchShape shape = {args.n_rows, threads_of_row(args.width, args.type, kForwardPacks, kForwardThreads)};
   return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
     return launch(rmsnorm_forward_kernel<T, kVector>, shape, stream, args);
   });
@@ -384,11 +452,15 @@ cudaError_t launch_rmsnorm_backward(const RmsNormBackwardArgs& args, cudaStream_
   const LaunchShape shape = {cut.n_row_blocks, cut.group_threads * cut.n_groups,
                              cut.shared_sums ? static_cast<std::size_t>(cut.n_groups * cut.sums_width) * 4 : 0};
   const LaunchShape final_shape = {ceil_div(args.width, kFinalColumns), kFinalColumns * kFinalSlices};
-  return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
-    const cudaError_t error = launch(rmsnorm_backward_kernel<T, kVector>, shape, stream, args, cut, partials);
-    if (error != cudaSuccess) return error;
+  const cudaError_t error = with_type(args.type, is_vector, [&]<class T, bool kVector>() {
+    const auto kernel =
+        args.d_residual ? rmsnorm_backward_kernel<T, kVector, true> : rmsnorm_backward_kernel<T, kVector, false>;
+    return launch(kernel, shape, stream, args, cut, partials);
+  });
+  if (error != cudaSuccess) return error;
+  return with_type(args.d_weight_type, false, [&]<class T, bool>() {
     return launch(rmsnorm_d_weight_kernel<T>, final_shape, stream, static_cast<const float*>(partials), cut, args.width,
-                  static_cast<T*>(args.d_weight));
+                  args.accumulate, static_cast<T*>(args.d_weight));
   });
 }
 

@@ -61,6 +61,7 @@ Buffer Backend::allocate_buffer(Buffer::Place place, std::size_t size_bytes, con
               device ? "device" : "host", purpose, readable_bytes(size_bytes), available(place),
               readable_bytes(total_bytes),
               device ? "lower batch_size or seq_len" : "end other programs, or choose a smaller model");
+  name_memory(data, purpose);
   total_bytes += size_bytes;
   return {*this, place, data, size_bytes};
 }

@@ -119,6 +119,8 @@ class Backend {
   friend class Buffer;
   virtual void* allocate(Buffer::Place place, std::size_t size_bytes) = 0;  // nullptr when there is not enough
   virtual void free(Buffer::Place place, void* data, std::size_t size_bytes) noexcept = 0;
+  /// What the memory that allocate() gave is for; for backends that name it in messages.
+  virtual void name_memory(const void*, const std::string&) {}
   /// For messages: " (3.1 GiB of 11.9 GiB are free)", or empty where nobody knows.
   virtual std::string available(Buffer::Place) const { return ""; }
 
@@ -135,8 +137,8 @@ struct BackendOptions {
 };
 
 /// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says
-/// so), "check:A,B" (A, with every op compared with B's: check_backend.h). Throws Error{kConfig} for an unknown name,
-/// Error{kDevice} where the device cannot be used.
+/// so), "check:A,B" (A, with every op compared with B's: check_backend.h), "trace:cpu" (looks for races; takes options:
+/// trace_backend.h). Throws Error{kConfig} for an unknown name, Error{kDevice} where the device cannot be used.
 std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options);
 
 }  // namespace ferry

@@ -8,6 +8,7 @@
 #include "backend/check_backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_factory.h"
+#include "backend/trace_backend.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/simd.h"
@@ -32,6 +33,18 @@ std::unique_ptr<Backend> create_auto(const BackendOptions& options) {
   return create_cpu<cpu::Launch::kWorker>(options);
 }
 
+constexpr std::string_view kCheckPrefix = "check:";
+constexpr std::string_view kTracePrefix = "trace:";
+
+std::unique_ptr<Backend> create_trace(const std::string& name, const BackendOptions& options) {
+  const TraceOptions trace_options = parse_trace_options(name);
+  return create_trace_backend(create_cpu<cpu::Launch::kWorker>(options), trace_options);
+}
+
+std::unique_ptr<Backend> create_plain_trace(const BackendOptions& options) {
+  return create_trace("trace:cpu", options);
+}
+
 struct Entry {
   const char* name;
   Factory create;
@@ -42,9 +55,8 @@ constexpr Entry kBackends[] = {
     {"cpu", create_cpu<cpu::Launch::kWorker>},
     {"cpu:sync", create_cpu<cpu::Launch::kInline>},
     {"cuda", create_cuda_backend},
+    {"trace:cpu", create_plain_trace},
 };
-
-constexpr std::string_view kCheckPrefix = "check:";
 
 std::unique_ptr<Backend> create_plain(const std::string& name, const BackendOptions& options) {
   std::string known;
@@ -72,7 +84,9 @@ std::unique_ptr<Backend> create_check(const std::string& name, const BackendOpti
 }  // namespace
 
 std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options) {
-  return name.starts_with(kCheckPrefix) ? create_check(name, options) : create_plain(name, options);
+  if (name.starts_with(kCheckPrefix)) return create_check(name, options);
+  if (name.starts_with(kTracePrefix)) return create_trace(name, options);
+  return create_plain(name, options);
 }
 
 }  // namespace ferry

@@ -56,7 +56,7 @@ void print_run(const CommandLine& line, const ModelConfig& model, const Paramete
   const auto value = [&config](const char* key) {
     return fmt::format("{} = {}", key, to_toml(get_option(config, *find_option(key))));
   };
-  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}", config.batch_size, config.seq_len, value("offload"),
+  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}", config.sequences(), config.seq_len, value("offload"),
                                 value("recompute"), value("optimizer_state")));
 }
 
@@ -106,14 +106,14 @@ void bench_training_steps(const CommandLine& line) {
   Engine engine(*backend, model, engine_options(config));
   print_run(line, model, engine.parameters());
   engine.initialize(static_cast<std::uint64_t>(config.seed));
-  const StepBenchContext context{.model_flop = model_flop(model, config.batch_size, config.seq_len),
+  const StepBenchContext context{.model_flop = model_flop(model, config.sequences(), config.seq_len),
                                  .peak_flop_s = dense_bf16_peak(backend->capabilities().description),
                                  .device_bytes = backend->device_bytes(),
                                  .host_bytes = backend->host_bytes()};
   const StepBenchResult result = bench_steps(engine, model,
                                              {.steps = config.steps > 0 ? config.steps : kDefaultSteps,
                                               .untimed_steps = config.untimed_steps,
-                                              .batch_size = config.batch_size,
+                                              .batch_size = config.sequences(),
                                               .seq_len = config.seq_len,
                                               .lr = config.lr,
                                               .seed = static_cast<std::uint64_t>(config.seed)});
@@ -129,7 +129,7 @@ void bench_floor(const CommandLine& line) {
   const std::vector<double> step_ms = floor.run(config.floor_seconds);
   const Spread spread = spread_of(step_ms);
   print_line("floor", fmt::format("{}, {} steps back to back", describe(spread), step_ms.size()));
-  print_line("speed", describe_speed(config.batch_size * config.seq_len, spread.median));
+  print_line("speed", describe_speed(config.sequences() * config.seq_len, spread.median));
   print_line("products", fmt::format("{} matrix products and attentions of {} per step, {}/s", floor.ops().size(),
                                      describe_flop(floor.flop()), describe_flop(floor.flop() / spread.median * 1e3)));
 }

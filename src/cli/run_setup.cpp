@@ -8,6 +8,7 @@
 
 #include "config/config_file.h"
 #include "config/embedded_default.h"
+#include "config/option_value.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
@@ -48,9 +49,30 @@ bool is_built_in(const CommandLine& line, const std::string& path) {
 
 std::int64_t steps_of(const RunConfig& config, std::int64_t n_sequences) {
   if (config.steps > 0) return config.steps;
-  FERRY_CHECK(n_sequences <= INT64_MAX / config.epochs - config.batch_size, kConfig,
+  FERRY_CHECK(n_sequences <= INT64_MAX / config.epochs - config.sequences(), kConfig,
               "epochs = {} of {} sequences is more than can be counted: lower it", config.epochs, n_sequences);
-  return (config.epochs * n_sequences + config.batch_size - 1) / config.batch_size;
+  return (config.epochs * n_sequences + config.sequences() - 1) / config.sequences();
+}
+
+void set_recompute(const std::string& text, EngineOptions& options) {
+  const CountedWord value = parse_counted(text);
+  options.keep_layers = value.count;
+  if (value.word == "full") options.recompute = Recompute::kFull;
+  if (value.word == "none") options.recompute = Recompute::kNone;
+}
+
+MlpCut mlp_cut_of(const std::string& text) {
+  const CountedWord value = parse_counted(text);
+  if (value.word == "tokens") return {MlpCut::By::kTokens, value.count};
+  if (value.word == "features") return {MlpCut::By::kFeatures, value.count};
+  return {};
+}
+
+void set_head(const std::string& text, EngineOptions& options) {
+  const CountedWord value = parse_counted(text);
+  options.head_tokens = value.count;
+  if (value.word == "logits") options.head = HeadMode::kLogits;
+  if (value.word == "tokens") options.head = HeadMode::kTokens;
 }
 
 }  // namespace
@@ -94,6 +116,7 @@ EngineOptions engine_options(const RunConfig& config) {
   EngineOptions options;
   options.dtype = config.dtype;
   options.batch_size = config.batch_size;
+  options.accumulate = config.accumulate;
   options.seq_len = config.seq_len;
   options.adamw = {
       .beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay};
@@ -101,7 +124,9 @@ EngineOptions engine_options(const RunConfig& config) {
   options.optimizer_state =
       config.optimizer_state == RunConfig::OptimizerState::kBf16 ? OptimizerState::kBf16 : OptimizerState::kF32;
   options.offload = config.offload == RunConfig::Offload::kNone ? Offload::kNone : Offload::kAll;
-  options.recompute = config.recompute == RunConfig::Recompute::kNone ? Recompute::kNone : Recompute::kLean;
+  set_recompute(config.recompute, options);
+  options.mlp_cut = mlp_cut_of(config.mlp_chunk);
+  set_head(config.head, options);
   options.weight_slots = static_cast<int>(config.weight_slots);
   options.grad_slots = static_cast<int>(config.grad_slots);
   options.vocab_chunk = config.vocab_chunk;

@@ -43,13 +43,13 @@ class TrainRun {
         model_(model_of(config_)),
         train_sources_(token_sources(line, config_.train_data)),
         train_data_(SequenceSet(train_sources_, config_.seq_len, model_.vocab_size),
-                    {.batch_size = config_.batch_size,
+                    {.batch_size = config_.sequences(),
                      .order = order_of(config_),
                      .seed = static_cast<std::uint64_t>(config_.data_seed)}),
         options_(trainer_options(config_, model_, train_data_.sequences().n_sequences())) {
     if (config_.val_data.empty()) return;
     val_data_.emplace(SequenceSet(token_sources(line, config_.val_data), config_.seq_len, model_.vocab_size),
-                      config_.batch_size);
+                      config_.sequences());
     check_evaluation_data(*val_data_, options_.eval_tokens);  // now, not after hours of training
   }
 
@@ -104,7 +104,7 @@ class TrainRun {
             .dtype = to_string(config_.dtype),
             .parameters = engine_->parameters().n_parameters(),
             .steps = options_.schedule.steps,
-            .batch_size = config_.batch_size,
+            .batch_size = config_.sequences(),
             .seq_len = config_.seq_len,
             .train_tokens = train_data_.sequences().n_tokens(),
             .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0};

@@ -90,11 +90,11 @@ std::string describe_schedule(const RunConfig& config) {
 
 std::string describe_run(const StartReport& report) {
   const RunConfig& config = report.line.config;
-  const double n_tokens = static_cast<double>(report.steps) * static_cast<double>(config.batch_size * config.seq_len);
-  const double epochs = static_cast<double>(report.steps) * static_cast<double>(config.batch_size) /
+  const double n_tokens = static_cast<double>(report.steps) * static_cast<double>(config.sequences() * config.seq_len);
+  const double epochs = static_cast<double>(report.steps) * static_cast<double>(config.sequences()) /
                         static_cast<double>(report.train_data.n_sequences());
   return fmt::format("{} steps of {} x {} tokens ({} tokens, {:.2f} epochs), {}, into {}", grouped(report.steps),
-                     config.batch_size, config.seq_len, human_count(n_tokens), epochs, describe_schedule(config),
+                     config.sequences(), config.seq_len, human_count(n_tokens), epochs, describe_schedule(config),
                      config.output);
 }
 

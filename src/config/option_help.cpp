@@ -31,7 +31,9 @@ std::string flag_with_value(const Option& option) {
 std::string default_of(const Option& option) {
   const OptionValue value = get_option(RunConfig{}, option);
   if (!is_allowed(option, value)) return "";
-  const bool choice = std::holds_alternative<EnumOption>(option.kind) || std::string_view(option.key) == "backend";
+  const auto* text = std::get_if<TextOption>(&option.kind);
+  const bool choice =
+      std::holds_alternative<EnumOption>(option.kind) || (text != nullptr && text->form == TextOption::Form::kChoice);
   return choice ? std::get<std::string>(value) : to_toml(value);
 }
 
@@ -39,8 +41,9 @@ std::string default_of(const Option& option) {
 std::string choices_of(const Option& option) {
   if (const auto* kind = std::get_if<EnumOption>(&option.kind)) return fmt::format("{}", fmt::join(kind->choices, "|"));
   if (const auto* kind = std::get_if<TextOption>(&option.kind)) {
-    const std::string pairs = kind->pair_prefix == nullptr ? "" : fmt::format("|{}:A,B", kind->pair_prefix);
-    return fmt::format("{}{}", fmt::join(kind->choices, "|"), pairs);
+    std::string more = kind->pair_prefix == nullptr ? "" : fmt::format("|{}:A,B", kind->pair_prefix);
+    for (const char* word : kind->counted) more += fmt::format("|{}:n", word);
+    return fmt::format("{}{}", fmt::join(kind->choices, "|"), more);
   }
   return "";
 }

@@ -54,7 +54,11 @@ std::vector<Option> make_table() {
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
        "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain},
       {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kTrain | kBench},
-      {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences of a step", kShort, kTrain | kBench},
+      {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences that go through a layer together",
+       kShort, kTrain | kBench},
+      {"accumulate", "data", IntOption{&C::accumulate, 1, kMaxRows},
+       "Groups of batch_size sequences in a step; each layer visits the device once for all of them", kShort,
+       kTrain | kBench},
       {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
        "Order of the sequences; shuffled is a new permutation in each epoch", kShort, kTrain},
       {"data_seed", "data", IntOption{&C::data_seed, 0, kMaxInt}, "Seed of the shuffled order", kShort, kTrain},
@@ -95,8 +99,10 @@ std::vector<Option> make_table() {
        "Steps between two evaluations on val_data; 0 = only at the end", kShort, kTrain},
       {"eval_tokens", "run", IntOption{&C::eval_tokens, 0, kMaxTokens}, "Tokens of one evaluation; 0 = all of val_data",
        kShort, kTrain},
-      {"backend", "run", TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda"}, "check"},
-       "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, and "
+      {"backend", "run",
+       TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda", "trace:cpu"}, "check"},
+       "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, "
+       "trace:cpu stops where no order keeps two streams or threads from using the same memory at once, and "
        "check:cuda,cpu compares every op of the first with the second",
        kShort, kTrain | kGenerate | kBench},
       {"device", "run", IntOption{&C::device, 0, 1023},
@@ -127,8 +133,18 @@ std::vector<Option> make_table() {
        kAdvanced, kTrain | kBench},
       {"vocab_chunk", "plan", IntOption{&C::vocab_chunk, 0, kMaxRows},
        "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kTrain | kBench},
-      {"recompute", "plan", enum_option<&C::recompute>({"lean", "none"}),
-       "What backward computes again: lean all of a layer but its down projection, none keeps every activation",
+      {"recompute", "plan", TextOption{&C::recompute, Form::kChoice, {"full", "lean", "none"}, nullptr, {"keep"}},
+       "What backward computes again: full a whole layer (for comparison), lean all but its down projection, none "
+       "nothing; keep:n nothing of the last n layers",
+       kAdvanced, kTrain | kBench},
+      {"mlp_chunk", "plan", TextOption{&C::mlp_chunk, Form::kChoice, {"none"}, nullptr, {"tokens", "features"}},
+       "Runs the MLP in parts of n tokens (its weight gradients are summed in f32) or n features (its output is); gate "
+       "and up are then never kept, backward makes them again",
+       kAdvanced, kTrain | kBench},
+      {"head", "plan", TextOption{&C::head, Form::kChoice, {"auto", "chunks", "logits"}, nullptr, {"tokens"}},
+       "Logits on the device: chunks those of one vocabulary chunk, made twice; logits all of them; tokens:n those of "
+       "n "
+       "tokens, with the whole head's weights and their f32 gradient; auto is chunks",
        kAdvanced, kTrain | kBench},
   };
 }

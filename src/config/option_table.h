@@ -40,13 +40,16 @@ struct RealOption {
 struct BoolOption {
   bool RunConfig::*field;
 };
-/// Never empty. kChoice is one of `choices`, or two of them as "<pair_prefix>:A,B" where there is a prefix.
+/// Never empty. kChoice is one of `choices`, or two of them as "<pair_prefix>:A,B" where there is a prefix, or one of
+/// `counted` with a number: "<word>:n", n from 1 to kMaxCount.
 struct TextOption {
   enum class Form { kName, kPath, kChoice };
+  static constexpr std::int64_t kMaxCount = 2147483647;
   std::string RunConfig::*field;
   Form form;
   std::vector<const char*> choices;
   const char* pair_prefix = nullptr;
+  std::vector<const char*> counted = {};
 };
 struct PathListOption {
   std::vector<std::string> RunConfig::*field;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 
+#include "config/nearest.h"
 #include "config/text_file.h"
 #include "core/error.h"
 
@@ -48,6 +49,8 @@ std::optional<int> index_of(const std::vector<const char*>& choices, std::string
 
 bool is_choice(const TextOption& option, std::string_view text) {
   if (index_of(option.choices, text)) return true;
+  const CountedWord counted = parse_counted(text);
+  if (counted.count > 0 && index_of(option.counted, counted.word)) return true;
   const std::string prefix = option.pair_prefix == nullptr ? "" : fmt::format("{}:", option.pair_prefix);
   if (prefix.empty() || !text.starts_with(prefix)) return false;
   const std::string_view pair = text.substr(prefix.size());
@@ -135,7 +138,9 @@ struct Describe {
   std::string operator()(const BoolOption&) const { return "true or false"; }
   std::string operator()(const TextOption& option) const {
     if (option.form == TextOption::Form::kChoice) {
-      const std::string choices = one_of(option.choices);
+      std::string choices = option.choices.size() == 1 ? option.choices.front() : one_of(option.choices);
+      for (const char* word : option.counted) choices += fmt::format(", or {}:n", word);
+      if (!option.counted.empty()) choices += fmt::format(" with n from 1 to {}", TextOption::kMaxCount);
       if (option.pair_prefix == nullptr) return choices;
       return fmt::format("{}, or {}:A,B with two of these", choices, option.pair_prefix);
     }
@@ -165,11 +170,30 @@ std::optional<T> parse_number(const std::string& text) {
   return value;
 }
 
+/// For a misspelt word with a number.
+std::string nearest_counted(const Option& option, const OptionValue& value) {
+  const auto* kind = std::get_if<TextOption>(&option.kind);
+  const auto* text = std::get_if<std::string>(&value);
+  if (kind == nullptr || kind->counted.empty() || text == nullptr) return "";
+  std::vector<std::string_view> words(kind->choices.begin(), kind->choices.end());
+  words.insert(words.end(), kind->counted.begin(), kind->counted.end());
+  const std::string_view word = std::string_view(*text).substr(0, text->find(':'));
+  return std::ranges::count(words, word) > 0 ? "" : did_you_mean(word, words);
+}
+
 }  // namespace
 
+CountedWord parse_counted(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return {std::string(text), 0};
+  const auto count = parse_number<std::int64_t>(std::string(text.substr(colon + 1)));
+  const bool fine = count && *count >= 1 && *count <= TextOption::kMaxCount;
+  return {std::string(text.substr(0, colon)), fine ? *count : 0};
+}
+
 void set_option(RunConfig& config, const Option& option, const OptionValue& value, std::string_view where) {
-  FERRY_CHECK(std::visit(Store{config, value}, option.kind), kConfig, "{} = {}: expected {}", where,
-              shown(to_toml(value)), allowed_values(option));
+  FERRY_CHECK(std::visit(Store{config, value}, option.kind), kConfig, "{} = {}: expected {}{}", where,
+              shown(to_toml(value)), allowed_values(option), nearest_counted(option, value));
 }
 
 bool is_allowed(const Option& option, const OptionValue& value) {
@@ -210,9 +234,10 @@ std::string to_toml(const OptionValue& value) { return std::visit(ToToml{}, valu
 void validate(const RunConfig& config, Command command) {
   if (command == Command::kGenerate) return;
   constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
-  FERRY_CHECK(config.seq_len <= kMaxRows / config.batch_size, kConfig,
-              "seq_len = {} times batch_size = {} is more than {} tokens in one step: lower one of them",
-              config.seq_len, config.batch_size, kMaxRows);
+  const std::string accumulated = config.accumulate > 1 ? fmt::format(" times accumulate = {}", config.accumulate) : "";
+  FERRY_CHECK(config.seq_len <= kMaxRows / config.sequences(), kConfig,
+              "seq_len = {} times batch_size = {}{} is more than {} tokens in one step: lower one of them",
+              config.seq_len, config.batch_size, accumulated, kMaxRows);
   FERRY_CHECK(config.dtype == DType::kBf16 || config.optimizer_state == RunConfig::OptimizerState::kF32, kConfig,
               "optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
   if (command == Command::kBench) return;

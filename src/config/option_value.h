@@ -25,6 +25,13 @@ OptionValue parse_flag_text(const Option& option, const std::vector<std::string>
 
 OptionValue get_option(const RunConfig& config, const Option& option);
 
+/// "tokens:2048" -> {"tokens", 2048}; count is 0 without a number, or with one out of range.
+struct CountedWord {
+  std::string word;
+  std::int64_t count = 0;
+};
+CountedWord parse_counted(std::string_view text);
+
 /// "an integer from 1 to 4096", "one of f32, bf16"
 std::string allowed_values(const Option& option);
 

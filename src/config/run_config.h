@@ -18,7 +18,6 @@ struct RunConfig {
   enum class Schedule { kConstant, kLinear, kCosine, kWsd };
   enum class OptimizerState { kF32, kBf16 };
   enum class Offload { kAll, kNone };
-  enum class Recompute { kLean, kNone };
 
   // model
   std::string model;      // a preset, a Hugging Face folder or a config.json
@@ -32,6 +31,7 @@ struct RunConfig {
   DataFormat data_format = DataFormat::kAuto;
   std::int64_t seq_len = 2048;
   std::int64_t batch_size = 4;
+  std::int64_t accumulate = 1;
   Order order = Order::kSequential;
   std::int64_t data_seed = 0;
 
@@ -79,7 +79,13 @@ struct RunConfig {
   std::int64_t weight_slots = 2;
   std::int64_t grad_slots = 2;
   std::int64_t vocab_chunk = 0;  // rows; 0 = the plan chooses
-  Recompute recompute = Recompute::kLean;
+  // Words, or words with a number: parse_counted() in option_value.h reads them.
+  std::string recompute = "lean";
+  std::string mlp_chunk = "none";
+  std::string head = "auto";
+
+  /// Of one step.
+  std::int64_t sequences() const { return batch_size * accumulate; }
 
   bool operator==(const RunConfig&) const = default;
 };

@@ -58,88 +58,131 @@ struct LayerTensors {
 /// Views into a layer's segment that starts at `data`; offsets as in ParameterTable.
 LayerTensors layer_tensors(const LlamaShape& shape, DType dtype, void* data);
 
+/// Cuts the MLP, so that its activations exist for one part at a time: some rows, or some features (columns of F).
+struct MlpCut {
+  enum class By { kNone, kTokens, kFeatures };
+  By by = By::kNone;
+  std::int64_t size = 0;  // of a part; the last may be smaller
+
+  bool cuts() const { return by != By::kNone; }
+};
+
 /// What backward needs of a layer's forward beside its input.
 struct LayerKept {
   TensorView qkv;       // (N, (H+2G)*D), after RoPE
   TensorView attn;      // (N, H*D)
   TensorView lse;       // (B, H, T) f32
   TensorView x_mid;     // (N, C), input of the MLP's norm
-  TensorView gate_up;   // (N, 2F)
+  TensorView gate_up;   // (N, 2F); of one part where the MLP is cut: n rows or 2n columns
   TensorView rstd_in;   // (N) f32
   TensorView rstd_mid;  // (N) f32
 };
 
 /// Working space of a layer; see offload/step_buffers.cpp for which of them live at the same time.
 struct LayerWork {
-  TensorView norm;    // (N, C), output of either norm
-  TensorView proj;    // (N, C), attention's output projection
-  TensorView act;     // (N, F)
-  TensorView d_act;   // (N, F)
-  TensorView d_norm;  // (N, C)
-  TensorView d_attn;  // (N, H*D)
-  TensorView d_qkv;   // (N, (H+2G)*D)
+  TensorView norm;     // (N, C), output of either norm
+  TensorView proj;     // (N, C), attention's output projection
+  TensorView act;      // (N, F), or one part
+  TensorView d_act;    // (N, F), or one part
+  TensorView mlp_sum;  // (N, C) f32, the sum over parts of features; not used by a model in f32
+  TensorView d_norm;   // (N, C)
+  TensorView d_attn;   // (N, H*D)
+  TensorView d_qkv;    // (N, (H+2G)*D)
 };
 
-/// x_out = layer(x); fills kept.  x, x_out: (N, C); x_out may not be x.
-void layer_forward(const OpContext& context, const LlamaShape& shape, const RopeTable& rope,
-                   const LayerTensors& weights, const TensorView& x, const TensorView& x_out, const LayerKept& kept,
-                   const LayerWork& work);
+/// What the passes of one layer over one batch share.
+struct LayerCall {
+  const OpContext& context;
+  LlamaShape shape;
+  RopeTable rope;
+  LayerTensors weights;
+  TensorView x;  // (N, C), the layer's input
+  LayerKept kept;
+  LayerWork work;
+  MlpCut mlp_cut;
+};
 
-/// Fills kept from x again: the forward pass without the down projection. Afterwards work.norm holds norm(x_mid).
-void layer_recompute(const OpContext& context, const LlamaShape& shape, const RopeTable& rope,
-                     const LayerTensors& weights, const TensorView& x, const LayerKept& kept, const LayerWork& work);
+/// Fills kept, and x_out (N, C) = layer(x). x_out may not be x. Afterwards work.norm holds norm(x_mid).
+void layer_forward(const LayerCall& call, const TensorView& x_out);
 
-/// Turns d_stream, the gradient of x_out, into that of x, and writes the gradients of all weights. kept.gate_up is
-/// overwritten. `norm_is_fresh`: work.norm holds norm(x_mid), as layer_recompute leaves it.
-void layer_backward(const OpContext& context, const LlamaShape& shape, const RopeTable& rope,
-                    const LayerTensors& weights, const TensorView& x, const LayerKept& kept, const LayerWork& work,
-                    const TensorView& d_stream, const LayerTensors& d_weights, bool norm_is_fresh);
+/// Fills kept from x again: the forward pass without the down projection, and without gate and up where the MLP is cut,
+/// since backward makes those part by part. Afterwards work.norm holds norm(x_mid).
+void layer_recompute(const LayerCall& call);
 
-/// Working space of the head. Logits hold one chunk of the vocabulary.
+/// Where a layer's weight gradients go. A tensor whose gradient takes several products (micro-batches, or parts of the
+/// MLP) is summed in f32 and rounded once, after the last.
+struct LayerGradients {
+  LayerTensors sums;     // f32; the same views as `rounded` where nothing is summed or the gradient is f32 itself
+  LayerTensors rounded;  // what the optimizer gets
+  bool add = false;      // sums hold the micro-batches before this one
+  bool complete = true;  // this is the last one
+};
+
+/// Turns d_stream, the gradient of x_out, into that of x, and makes the gradients of all weights. kept.gate_up is
+/// overwritten. `norm_is_fresh`: work.norm holds norm(x_mid), as the forward pass and recomputation leave it.
+void layer_backward(const LayerCall& call, const TensorView& d_stream, const LayerGradients& gradients,
+                    bool norm_is_fresh);
+
+/// Activations of the head.
 struct HeadWork {
   TensorView hidden;        // (N, C), after the final norm
   TensorView rstd;          // (N) f32
-  TensorView logits;        // (N, Vc); narrower chunks use its first N*v elements
   TensorView lse;           // (N) f32
   TensorView target_logit;  // (N) f32
-  TensorView d_hidden;      // (N, C) f32
-  TensorView d_norm;        // (N, C), d_hidden in the model's dtype; the same view as d_hidden for f32
+  TensorView d_hidden;      // (N, C), f32 where it is a sum over chunks
+
+  HeadWork rows(std::int64_t first, std::int64_t count) const;
 };
 
-/// Rows [first_token, first_token + v) of the output table.
+/// What the passes of the head over some rows share.
+struct HeadCall {
+  const OpContext& context;
+  TensorView targets;  // (N) i32
+  HeadWork work;
+};
+
+/// Rows [first_token, first_token + v) of the output table, and room for their logits.
 struct HeadChunk {
   TensorView weight;  // (v, C)
+  TensorView logits;  // (N, v)
   std::int64_t first_token = 0;
 };
 
 /// hidden = norm(x).  x: (N, C), norm_weight: (C).
-void head_norm(const OpContext& context, const LlamaShape& shape, const TensorView& norm_weight, const TensorView& x,
-               const HeadWork& work);
+void head_norm(const HeadCall& call, const TensorView& norm_weight, const TensorView& x, float eps);
 
 /// logits = hidden weight^T for one chunk.
-void head_logits(const OpContext& context, const HeadChunk& chunk, const HeadWork& work);
+void head_logits(const HeadCall& call, const HeadChunk& chunk);
 
-/// Folds the chunk's logits into lse and target_logit; chunks come in ascending order.  targets: (N) i32.
-void head_chunk_forward(const OpContext& context, const HeadChunk& chunk, const TensorView& targets,
-                        const HeadWork& work);
+/// Makes the chunk's logits and folds them into lse and target_logit; chunks come in ascending order.
+void head_chunk_forward(const HeadCall& call, const HeadChunk& chunk);
 
 /// loss = scale * sum over valid targets, after all chunks.  loss: (1) f32.
-void head_loss(const OpContext& context, const TensorView& targets, float scale, const TensorView& loss,
-               const HeadWork& work);
+void head_loss(const HeadCall& call, float scale, const TensorView& loss);
 
 /// What a chunk's backward pass does beside its own gradient.
 struct HeadChunkBackward {
   float scale = 1;            // 1 / number of valid targets
-  bool first = false;         // d_hidden starts here
-  bool logits_fresh = false;  // work.logits still holds this chunk's logits
+  bool logits_fresh = false;  // chunk.logits still holds them
+  TensorView d_weight;        // (v, C), f32 where it is added to
+  bool add_weight = false;    // d_weight holds the gradient of other rows
+  bool add_hidden = false;    // d_hidden holds the part of other chunks
 };
 
-/// Gradient of one chunk: d_weight (v, C), and its part added to d_hidden. Overwrites logits.
-void head_chunk_backward(const OpContext& context, const HeadChunk& chunk, const TensorView& targets,
-                         const HeadChunkBackward& how, const TensorView& d_weight, const HeadWork& work);
+/// Gradient of one chunk: d_weight, and its part of d_hidden. Overwrites the logits.
+void head_chunk_backward(const HeadCall& call, const HeadChunk& chunk, const HeadChunkBackward& how);
 
-/// d_stream (N, C) and d_norm_weight (C) from d_hidden.
-void head_norm_backward(const OpContext& context, const TensorView& norm_weight, const TensorView& x,
-                        const TensorView& d_stream, const TensorView& d_norm_weight, const HeadWork& work);
+struct HeadNormBackward {
+  TensorView norm_weight;    // (C)
+  TensorView x;              // (N, C)
+  TensorView d_stream;       // (N, C); may be the same view as d_hidden
+  TensorView d_norm_weight;  // (C)
+};
+
+/// d_stream and d_norm_weight from d_hidden.
+void head_norm_backward(const HeadCall& call, const HeadNormBackward& tensors);
+
+/// y = x, rounded to y's dtype; nothing where they are the same memory.
+void round_once(const OpContext& context, const TensorView& x, const TensorView& y);
 
 }  // namespace ferry

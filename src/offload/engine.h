@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "config/model_config.h"
 #include "data/batch_loader.h"
+#include "model/llama.h"
 #include "model/parameter_table.h"
 #include "offload/memory_plan.h"
 #include "offload/parameter_arrays.h"
@@ -26,14 +27,23 @@ enum class Offload {
   kLayers,  // those of the layers; embedding, head and final norm live on the device, their AdamW too
   kNone,    // everything lives on the device
 };
+/// How backward comes by a layer's activations.
 enum class Recompute {
-  kLean,  // backward recomputes a layer from its input, all but the down projection
+  kFull,  // the whole layer is computed again from its input, for comparison
+  kLean,  // all but the down projection
   kNone,  // activations of every layer are kept on the device
+};
+/// Which part of the (rows, vocabulary) logits exists at a time.
+enum class HeadMode {
+  kChunks,  // one micro-batch of one vocabulary chunk, made again for backward
+  kLogits,  // all of them: nothing is made again
+  kTokens,  // some rows of the whole vocabulary, with all of the head's weights on the device and their gradient in f32
 };
 
 struct EngineOptions {
   DType dtype = DType::kBf16;
-  std::int64_t batch_size = 1;  // the largest batch; smaller ones may be given
+  std::int64_t batch_size = 1;  // sequences of a micro-batch
+  std::int64_t accumulate = 1;  // micro-batches of the largest batch; smaller ones may be given
   std::int64_t seq_len = 1;     // the longest sequence
   bool training = true;         // false: forward only, no gradients and no optimizer state
   AdamwOptions adamw;
@@ -44,6 +54,10 @@ struct EngineOptions {
   OptimizerState optimizer_state = OptimizerState::kF32;
   Offload offload = Offload::kAll;
   Recompute recompute = Recompute::kLean;
+  std::int64_t keep_layers = 0;  // the last ones keep their activations, whatever `recompute` says
+  MlpCut mlp_cut;                // where it cuts, gate and up are not kept but made again
+  HeadMode head = HeadMode::kChunks;
+  std::int64_t head_tokens = 0;  // rows, of HeadMode::kTokens
   int weight_slots = 2;
   int grad_slots = 2;
   std::int64_t resident_layers = 0;        // the first ones keep their weights on the device between fetches
@@ -53,6 +67,9 @@ struct EngineOptions {
   /// Size of the pieces in which segments travel and are updated. 16 MiB copies run at 50 of PCIe Gen5's 55 GB/s, and
   /// whole layers instead cost 10 % of a 1B step (H200, PCIe Gen5 x16).
   std::int64_t piece_bytes = std::int64_t{16} << 20;
+
+  /// Sequences of the largest batch.
+  std::int64_t max_sequences() const { return batch_size * accumulate; }
 };
 
 /// Bytes and times of one step. adamw_ms grows until the step's updates are done.
@@ -91,7 +108,8 @@ class Engine {
   void for_each_piece(ParameterArray array, const PieceFn& fn);
   void for_each_piece(const PieceFn& fn) { for_each_piece(ParameterArray::kWeight, fn); }
 
-  /// Launches one training step at learning rate `lr`. Returns its number (0, 1, ...) before it has ended.
+  /// Launches one training step at learning rate `lr`. Returns its number (0, 1, ...) before it has ended. The batch
+  /// is cut into micro-batches of batch_size sequences; each layer visits the device once for all of them.
   /// Throws Error{kShape} before anything is launched: a batch larger than planned, or a token outside of the
   /// vocabulary.
   std::int64_t train_step(const Batch& batch, double lr);

@@ -13,6 +13,7 @@
 #include "offload/gradient_slots.h"
 #include "offload/host_memory.h"
 #include "offload/optimizer_queue.h"
+#include "offload/pass_ops.h"
 #include "offload/step_buffers.h"
 #include "offload/weight_slots.h"
 
@@ -59,9 +60,11 @@ struct HostPlan {
 
 /// One trip of a batch through the model.
 struct Pass {
-  LlamaShape shape;
-  OpContext context;
+  PassOps ops;
   std::vector<int> head_chunks;  // segments, ascending
+
+  const LlamaShape& shape() const { return ops.batch(); }
+  const OpContext& context() const { return ops.context(); }
 };
 
 class Engine::Impl {
@@ -80,7 +83,7 @@ class Engine::Impl {
   std::vector<MemoryLine> device_memory() const { return plan_.memory.peak_lines(); }
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
-  // engine_step.cpp: passes
+  // engine_step.cpp, engine_embedding.cpp: passes
   std::int64_t train_step(const Batch& batch, double lr);
   double evaluate(const Batch& batch);
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
@@ -109,7 +112,7 @@ class Engine::Impl {
 
   void set_device_parameter(std::int64_t offset, std::span<const float> values);
 
-  Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, bool training);
+  Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind);
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets, const BatchRows* rows = nullptr);
   void embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun = nullptr);
@@ -117,7 +120,8 @@ class Engine::Impl {
   void submit_other_rows();
   void forward_layers(const Pass& pass);
   void head_forward(const Pass& pass, float scale, const TensorView& loss);
-  void head_backward(const Pass& pass, float scale, const WeightLease& norm);
+  void head_backward(const Pass& pass, float scale);
+  void train_head(const Pass& pass, float scale, StepRecord& record);
   void backward_layers(const Pass& pass);
   void embed_backward(const Pass& pass, const BatchRows& rows);
   void embed_backward_on_device(const Pass& pass, const BatchRows& rows);
@@ -130,7 +134,6 @@ class Engine::Impl {
   /// AdamW on the device for the trained parameters of a segment.
   void update_on_device(int segment, const TensorView& gradient);
   void update_all_on_device(std::int64_t step);
-  HeadChunk head_chunk(const WeightLease& lease, int segment) const;
 
   Backend& backend_;
   const ModelConfig config_;

@@ -143,7 +143,7 @@ void Engine::Impl::plan_host() {
                                        "gradients"};  // by ParameterArray
   constexpr const char* kStaging = "staging";
   const auto elem_bytes = size_of(options_.dtype);
-  const auto n = static_cast<std::size_t>(options_.batch_size * options_.seq_len);
+  const auto n = static_cast<std::size_t>(options_.max_sequences() * options_.seq_len);
   const auto rows_bytes = n * static_cast<std::size_t>(config_.hidden_size) * elem_bytes;
   HostMemory& memory = host_.memory;
   for (std::size_t i = 0; i < host_.arrays.size(); ++i) {

@@ -2,6 +2,11 @@
 // Sizes, lifetimes and views of a step's activations.
 #include "offload/step_buffers.h"
 
+#include <algorithm>
+
+#include "core/error.h"
+#include "offload/pass_ops.h"
+
 namespace ferry {
 namespace {
 
@@ -12,32 +17,50 @@ constexpr PhaseSet kRecompute{kRecomputeAttention, kRecomputeMlp};
 constexpr PhaseSet kBackward{kBackwardMlp, kBackwardAttention, kBackwardInput};
 constexpr PhaseSet kAttentionKept = PhaseSet{kForwardAttention, kBackwardMlp, kBackwardAttention} | kRecompute;
 
+const EngineOptions& checked_options(const ModelConfig& config, const EngineOptions& options) {
+  FERRY_CHECK(options.accumulate >= 1, kConfig, "accumulate is {}: expected 1 or more", options.accumulate);
+  FERRY_CHECK(options.keep_layers >= 0 && options.keep_layers <= config.n_layers, kConfig,
+              "recompute = keep:{}: the model has {} layers", options.keep_layers, config.n_layers);
+  FERRY_CHECK(!options.mlp_cut.cuts() || options.mlp_cut.size >= 1, kConfig,
+              "mlp_chunk cuts parts of {}: expected 1 or more", options.mlp_cut.size);
+  FERRY_CHECK(options.head != HeadMode::kTokens || options.head_tokens >= 1, kConfig,
+              "head = tokens:{}: expected 1 or more", options.head_tokens);
+  return options;
+}
+
 }  // namespace
 
 StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& config, const EngineOptions& options,
                          const ParameterTable& parameters)
     : plan_(plan),
+      options_(checked_options(config, options)),
       dtype_(options.dtype),
-      training_(options.training),
-      recompute_(options.recompute),
       n_layers_(config.n_layers),
       vocab_chunk_(parameters.segment(parameters.head_segment(0)).n_rows),
       vocab_size_(config.vocab_size),
       largest_segment_(parameters.max_streamed_elems()) {
-  const LlamaShape shape(config, options.batch_size, options.seq_len);
-  const std::int64_t n_residuals = training_ ? n_layers_ + 1 : 2;
+  const LlamaShape micro(config, options.batch_size, options.seq_len);
+  const LlamaShape batch(config, options.max_sequences(), options.seq_len);
+  const std::int64_t n_residuals = options_.training ? n_layers_ + 1 : 2;
   for (std::int64_t i = 0; i < n_residuals; ++i) {
-    residuals_.push_back(add("residuals", shape.N() * shape.C, dtype_, PhaseSet::all()));
+    residuals_.push_back(add("residuals", batch.N() * batch.C, dtype_, PhaseSet::all()));
   }
-  add_layer_buffers(shape);
-  add_head_buffers(shape);
-  add_step_buffers(shape);
-  step_.scratch = plan_.add("scratch of ops", measure_scratch(backend, shape), PhaseSet::all());
+  add_layer_buffers(micro);
+  add_mlp_buffers(micro);
+  add_gradient_sums(micro);
+  add_head_buffers(batch);
+  add_step_buffers(batch);
+  step_.scratch = plan_.add("scratch of ops", measure_scratch(backend, batch), PhaseSet::all());
 }
 
 StepBuffers::Id StepBuffers::add(const char* purpose, std::int64_t elems, DType dtype, PhaseSet phases) {
-  if (!training_) phases = phases.without(kRecompute | kBackward);
+  if (!options_.training) phases = phases.without(kRecompute | kBackward);
   return plan_.add(purpose, static_cast<std::size_t>(elems) * size_of(dtype), phases);
+}
+
+std::int64_t StepBuffers::n_kept_layers() const {
+  if (!options_.training) return 0;
+  return options_.recompute == Recompute::kNone ? n_layers_ : options_.keep_layers;
 }
 
 StepBuffers::KeptIds StepBuffers::add_kept(const LlamaShape& s, const char* purpose, bool whole_step) {
@@ -45,45 +68,99 @@ StepBuffers::KeptIds StepBuffers::add_kept(const LlamaShape& s, const char* purp
   const PhaseSet attention = phases(kAttentionKept);
   const PhaseSet mid = phases(PhaseSet{kBackwardMlp} | kForward | kRecompute);
   const PhaseSet mlp = phases({kForwardMlp, kRecomputeMlp, kBackwardMlp});
+  const std::int64_t rows = s.N();
   KeptIds ids{};
-  ids.qkv = add(purpose, s.N() * s.qkv_width(), dtype_, attention);
-  ids.attn = add(purpose, s.N() * s.H * s.D, dtype_, attention);
-  ids.lse = add(purpose, s.N() * s.H, DType::kF32, attention);
-  ids.x_mid = add(purpose, s.N() * s.C, dtype_, mid);
-  ids.gate_up = add(purpose, s.N() * 2 * s.F, dtype_, mlp);
-  ids.rstd_in = add(purpose, s.N(), DType::kF32, PhaseSet::all());
-  ids.rstd_mid = add(purpose, s.N(), DType::kF32, PhaseSet::all());
+  ids.qkv = add(purpose, rows * s.qkv_width(), dtype_, attention);
+  ids.attn = add(purpose, rows * s.H * s.D, dtype_, attention);
+  ids.lse = add(purpose, rows * s.H, DType::kF32, attention);
+  ids.x_mid = add(purpose, rows * s.C, dtype_, mid);
+  ids.gate_up = add(purpose, options_.mlp_cut.cuts() ? 0 : rows * 2 * s.F, dtype_, mlp);
+  ids.rstd_in = add(purpose, rows, DType::kF32, PhaseSet::all());
+  ids.rstd_mid = add(purpose, rows, DType::kF32, PhaseSet::all());
   return ids;
 }
 
 void StepBuffers::add_layer_buffers(const LlamaShape& s) {
   constexpr const char* kPurpose = "activations of one layer";
   constexpr const char* kGradients = "activation gradients";
-  if (training_ && recompute_ == Recompute::kNone) {
-    for (std::int64_t l = 0; l < n_layers_; ++l) kept_.push_back(add_kept(s, "kept activations", true));
-  } else {
-    kept_.push_back(add_kept(s, kPurpose, false));
+  for (std::int64_t i = 0; i < n_kept_layers() * options_.accumulate; ++i) {
+    kept_.push_back(add_kept(s, "kept activations", true));
   }
+  if (n_kept_layers() < n_layers_) shared_kept_ = add_kept(s, kPurpose, false);
   work_.norm = add(kPurpose, s.N() * s.C, dtype_, PhaseSet{kBackwardMlp, kBackwardInput} | kForward | kRecompute);
-  work_.proj = add(kPurpose, s.N() * s.C, dtype_, {kForwardAttention, kRecomputeAttention});
-  work_.act = add(kPurpose, s.N() * s.F, dtype_, {kForwardMlp, kBackwardMlp});
-  work_.d_act = add(kGradients, s.N() * s.F, dtype_, {kBackwardMlp});
+  PhaseSet proj{kForwardAttention, kRecomputeAttention};
+  if (options_.recompute == Recompute::kFull) proj = proj | PhaseSet{kRecomputeMlp};  // the layer's output, unused
+  work_.proj = add(kPurpose, s.N() * s.C, dtype_, proj);
   work_.d_norm = add(kGradients, s.N() * s.C, dtype_, {kBackwardMlp, kBackwardInput});
   work_.d_attn = add(kGradients, s.N() * s.H * s.D, dtype_, {kBackwardAttention});
   work_.d_qkv = add(kGradients, s.N() * s.qkv_width(), dtype_, {kBackwardAttention, kBackwardInput});
   // Its last contents still travel home on another stream while the next step's forward pass runs: never shared.
-  work_.d_stream = add(kGradients, training_ ? s.N() * s.C : 0, dtype_, PhaseSet::all());
+  work_.d_stream = add(kGradients, options_.training ? options_.accumulate * s.N() * s.C : 0, dtype_, PhaseSet::all());
+}
+
+/// What the MLP needs for one of its parts: all of it where it is not cut.
+void StepBuffers::add_mlp_buffers(const LlamaShape& s) {
+  constexpr const char* kPurpose = "activations of one layer";
+  const MlpCut& cut = options_.mlp_cut;
+  const std::int64_t rows = mlp_rows(s);
+  const std::int64_t features = mlp_features(s);
+  PhaseSet phases{kForwardMlp, kBackwardMlp};
+  if (options_.recompute == Recompute::kFull) phases = phases | PhaseSet{kRecomputeMlp};
+  if (cut.cuts()) {
+    const Id gate_up = add(kPurpose, rows * 2 * features, dtype_, phases);
+    shared_kept_.gate_up = gate_up;
+    for (KeptIds& ids : kept_) ids.gate_up = gate_up;
+  }
+  work_.act = add(kPurpose, rows * features, dtype_, phases);
+  work_.d_act = add("activation gradients", rows * features, dtype_, {kBackwardMlp});
+  const bool sums = cut.by == MlpCut::By::kFeatures && dtype_ != DType::kF32;
+  work_.mlp_sum = add("f32 sums over parts of the MLP", sums ? s.N() * s.C : 0, DType::kF32, phases);
+}
+
+/// With several micro-batches the sums of a layer live from one to the next; with cuts by tokens alone, those of the
+/// MLP's weights live in its backward pass.
+void StepBuffers::add_gradient_sums(const LlamaShape& s) {
+  const bool rounds = options_.training && dtype_ != DType::kF32;
+  const bool several = rounds && options_.accumulate > 1;
+  const bool mlp = several || (rounds && options_.mlp_cut.by == MlpCut::By::kTokens);
+  const PhaseSet layer = several ? kRecompute | kBackward : PhaseSet{kBackwardMlp};
+  const auto sum = [&](bool needed, std::int64_t elems, PhaseSet phases) {
+    return add("f32 gradient sums", needed ? elems : 0, DType::kF32, phases);
+  };
+  sums_.input_norm = sum(several, s.C, layer);
+  sums_.qkv = sum(several, s.qkv_width() * s.C, layer);
+  sums_.out_proj = sum(several, s.C * s.H * s.D, layer);
+  sums_.post_norm = sum(several, s.C, layer);
+  sums_.gate_up = sum(mlp, 2 * s.F * s.C, layer);
+  sums_.down = sum(mlp, s.C * s.F, layer);
+  sums_.head = sum(several && head_mode() == HeadMode::kChunks, vocab_chunk_ * s.C, {kHead});
 }
 
 void StepBuffers::add_head_buffers(const LlamaShape& s) {
   constexpr const char* kPurpose = "head activations";
   head_.hidden = add(kPurpose, s.N() * s.C, dtype_, {kHead});
   head_.rstd = add(kPurpose, s.N(), DType::kF32, {kHead});
-  head_.logits = add("logits of one vocabulary chunk", s.N() * vocab_chunk_, dtype_, {kHead});
   head_.lse = add(kPurpose, s.N(), DType::kF32, {kHead});
   head_.target_logit = add(kPurpose, s.N(), DType::kF32, {kHead});
-  head_.d_hidden = add(kPurpose, training_ ? s.N() * s.C : 0, DType::kF32, {kHead});
-  head_.d_norm = dtype_ == DType::kF32 ? head_.d_hidden : add(kPurpose, training_ ? s.N() * s.C : 0, dtype_, {kHead});
+  const bool sum = options_.training && d_hidden_is_a_sum();
+  head_.d_hidden = add(kPurpose, sum ? s.N() * s.C : 0, DType::kF32, {kHead});
+  const std::int64_t table = head_mode() == HeadMode::kTokens ? s.V * s.C : 0;
+  head_.table = add("head weights", table, dtype_, {kHead});
+  head_.table_gradient = add("f32 gradient of the head", table, DType::kF32, {kHead});
+  add_logits(s);
+}
+
+void StepBuffers::add_logits(const LlamaShape& s) {
+  const std::int64_t rows = head_rows(s).front().count;
+  if (head_mode() == HeadMode::kTokens) {
+    logits_ = {add("logits of some rows", rows * s.V, dtype_, {kHead})};
+  } else if (head_mode() == HeadMode::kChunks) {
+    logits_ = {add("logits of one vocabulary chunk", rows * vocab_chunk_, dtype_, {kHead})};
+  } else {
+    for (std::int64_t token = 0; token < s.V; token += vocab_chunk_) {
+      logits_.push_back(add("logits", rows * std::min(vocab_chunk_, s.V - token), dtype_, {kHead}));
+    }
+  }
 }
 
 void StepBuffers::add_step_buffers(const LlamaShape& s) {
@@ -91,97 +168,37 @@ void StepBuffers::add_step_buffers(const LlamaShape& s) {
   step_.ids = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
   step_.targets = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
   step_.order = add(kPurpose, s.N(), DType::kI32, PhaseSet::all());
-  step_.distinct_ids = add(kPurpose, training_ ? s.N() : 0, DType::kI32, PhaseSet::all());
-  step_.row_mask = add(kPurpose, training_ ? vocab_size_ : 0, DType::kI32, PhaseSet::all());
+  step_.distinct_ids = add(kPurpose, options_.training ? s.N() : 0, DType::kI32, PhaseSet::all());
+  step_.row_mask = add(kPurpose, options_.training ? vocab_size_ : 0, DType::kI32, PhaseSet::all());
   step_.losses = add(kPurpose, Engine::kLossHistory + 1, DType::kF32, PhaseSet::all());
   step_.cos = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
   step_.sin = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
 }
 
-/// Runs the model's functions on views of no memory, asking what each op would need.
+/// Runs a pass on views of no memory, asking what each op would need.
 std::size_t StepBuffers::measure_scratch(Backend& backend, const LlamaShape& s) {
   std::size_t bytes = 0;
   const OpContext context{.backend = backend, .stream = nullptr, .scratch = {}, .measured_bytes = &bytes};
   alignas(Buffer::kAlignment) std::byte nowhere[Buffer::kAlignment];
   bind(nowhere);
-  const LayerTensors weights = layer_tensors(s, dtype_, nowhere);
-  const HeadChunk chunk{.weight = {nowhere, dtype_, {vocab_chunk_, s.C}}, .first_token = 0};
-  const TensorView norm_weight(nowhere, dtype_, {s.C});
-  layer_forward(context, s, rope(s), weights, residual(s, 0), residual(s, 1), kept(s, 0), work(s));
-  head_norm(context, s, norm_weight, residual(s, 0), head(s));
-  head_chunk_forward(context, chunk, targets(s), head(s));
-  head_loss(context, targets(s), 1, loss(0), head(s));
-  if (training_) {
-    head_chunk_backward(context, chunk, targets(s), {}, chunk.weight, head(s));
-    head_norm_backward(context, norm_weight, residual(s, 0), d_stream(s), norm_weight, head(s));
-    layer_backward(context, s, rope(s), weights, residual(s, 0), kept(s, 0), work(s), d_stream(s), weights, false);
-    const TensorView norm(nowhere, DType::kF32, {1});
-    context.run(SumOfSquares{.x = {nowhere, dtype_, {largest_segment_}}, .skip = {}, .y = norm});
+  const TensorView segment(nowhere, dtype_, {0});
+  const TensorView norm(nowhere, dtype_, {s.C});
+  const TensorView rows(nowhere, dtype_, {vocab_chunk_ * s.C});
+  const Segment chunk{.kind = Segment::Kind::kHead, .elems = vocab_chunk_ * s.C, .n_rows = vocab_chunk_};
+  const PassOps ops(*this, context, s, options_.training ? PassOps::Kind::kTraining : PassOps::Kind::kForward);
+  ops.forward_layer(0, segment);
+  ops.head_norm(norm);
+  ops.head_forward(chunk, rows);
+  ops.head_loss(1, loss(0));
+  if (options_.training) {
+    ops.head_backward(chunk, rows, {.gradient = rows, .scale = 1});
+    ops.head_norm_backward(norm, norm);
+    ops.backward_layer(0, segment, segment);
+    const TensorView sum(nowhere, DType::kF32, {1});
+    context.run(SumOfSquares{.x = {nowhere, dtype_, {largest_segment_}}, .skip = {}, .y = sum});
   }
   bind(nullptr);
   return bytes;
-}
-
-TensorView StepBuffers::view(Id id, DType dtype, std::initializer_list<std::int64_t> shape) const {
-  return {static_cast<std::byte*>(arena_) + plan_.offset(id), dtype, shape};
-}
-
-TensorView StepBuffers::residual(const LlamaShape& s, std::int64_t layer) const {
-  const auto index = static_cast<std::size_t>(layer) % residuals_.size();
-  return view(residuals_[index], dtype_, {s.N(), s.C});
-}
-
-LayerKept StepBuffers::kept(const LlamaShape& s, std::int64_t layer) const {
-  const KeptIds& ids = kept_[static_cast<std::size_t>(layer) % kept_.size()];
-  return {.qkv = view(ids.qkv, dtype_, {s.N(), s.qkv_width()}),
-          .attn = view(ids.attn, dtype_, {s.N(), s.H * s.D}),
-          .lse = view(ids.lse, DType::kF32, {s.B, s.H, s.T}),
-          .x_mid = view(ids.x_mid, dtype_, {s.N(), s.C}),
-          .gate_up = view(ids.gate_up, dtype_, {s.N(), 2 * s.F}),
-          .rstd_in = view(ids.rstd_in, DType::kF32, {s.N()}),
-          .rstd_mid = view(ids.rstd_mid, DType::kF32, {s.N()})};
-}
-
-LayerWork StepBuffers::work(const LlamaShape& s) const {
-  return {.norm = view(work_.norm, dtype_, {s.N(), s.C}),
-          .proj = view(work_.proj, dtype_, {s.N(), s.C}),
-          .act = view(work_.act, dtype_, {s.N(), s.F}),
-          .d_act = view(work_.d_act, dtype_, {s.N(), s.F}),
-          .d_norm = view(work_.d_norm, dtype_, {s.N(), s.C}),
-          .d_attn = view(work_.d_attn, dtype_, {s.N(), s.H * s.D}),
-          .d_qkv = view(work_.d_qkv, dtype_, {s.N(), s.qkv_width()})};
-}
-
-HeadWork StepBuffers::head(const LlamaShape& s) const {
-  return {.hidden = view(head_.hidden, dtype_, {s.N(), s.C}),
-          .rstd = view(head_.rstd, DType::kF32, {s.N()}),
-          .logits = view(head_.logits, dtype_, {s.N(), vocab_chunk_}),
-          .lse = view(head_.lse, DType::kF32, {s.N()}),
-          .target_logit = view(head_.target_logit, DType::kF32, {s.N()}),
-          .d_hidden = view(head_.d_hidden, DType::kF32, {s.N(), s.C}),
-          .d_norm = view(head_.d_norm, dtype_, {s.N(), s.C})};
-}
-
-TensorView StepBuffers::d_stream(const LlamaShape& s) const { return view(work_.d_stream, dtype_, {s.N(), s.C}); }
-
-RopeTable StepBuffers::rope(const LlamaShape& s) const {
-  return {.cos = view(step_.cos, DType::kF32, {s.T, s.D / 2}), .sin = view(step_.sin, DType::kF32, {s.T, s.D / 2})};
-}
-
-TensorView StepBuffers::ids(const LlamaShape& s) const { return view(step_.ids, DType::kI32, {s.N()}); }
-TensorView StepBuffers::targets(const LlamaShape& s) const { return view(step_.targets, DType::kI32, {s.N()}); }
-TensorView StepBuffers::order(const LlamaShape& s) const { return view(step_.order, DType::kI32, {s.N()}); }
-TensorView StepBuffers::distinct_ids(const LlamaShape& s) const {
-  return view(step_.distinct_ids, DType::kI32, {s.N()});
-}
-TensorView StepBuffers::row_mask() const { return view(step_.row_mask, DType::kI32, {vocab_size_}); }
-
-TensorView StepBuffers::loss(std::int64_t index) const {
-  return view(step_.losses, DType::kF32, {Engine::kLossHistory + 1}).rows(index, 1);
-}
-
-Scratch StepBuffers::scratch() const {
-  return {view(step_.scratch, DType::kF32, {0}).data, plan_.size_bytes(step_.scratch)};
 }
 
 }  // namespace ferry

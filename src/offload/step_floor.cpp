@@ -27,10 +27,11 @@ StepFloor::StepFloor(Backend& backend, const ModelConfig& config, const EngineOp
   for (Buffer& slot : weights_) slot = backend_.allocate_device(slot_bytes, "weight slots");
   for (Buffer& slot : gradients_) slot = backend_.allocate_device(slot_bytes, "gradient slots");
   fill(options_.dtype, plan_.arena_bytes(), slot_elems);
-  record_ops(LlamaShape(config_, options_.batch_size, options_.seq_len));
+  record_ops(LlamaShape(config_, options_.max_sequences(), options_.seq_len));
 }
 
-/// Activations of deviation 1 and weights that keep it. f32 buffers in a bf16 arena are written before they are read.
+/// Activations of deviation 1 and weights that keep it. What is f32 in a bf16 arena is written before it is read, or is
+/// a sum that no product takes.
 void StepFloor::fill(DType dtype, std::size_t arena_bytes, std::int64_t slot_elems) {
   RandomFill(backend_, dtype, 1)
       .fill(stream_.get(), arena_.data(), static_cast<std::int64_t>(arena_bytes / size_of(dtype)));
@@ -39,48 +40,42 @@ void StepFloor::fill(DType dtype, std::size_t arena_bytes, std::int64_t slot_ele
   for (const Buffer& slot : weights_) weights.fill(stream_.get(), slot.data(), slot_elems);
 }
 
-void StepFloor::record_ops(const LlamaShape& shape) {
+void StepFloor::record_ops(const LlamaShape& batch) {
   std::vector<Op> all;
   const OpContext context{
       .backend = backend_, .stream = nullptr, .scratch = {}, .measured_bytes = nullptr, .recorded = &all};
-  const LayerWork work = buffers_.work(shape);
-  const RopeTable rope = buffers_.rope(shape);
-  const auto slot = [&](const std::array<Buffer, kSlots>& slots, std::int64_t layer) {
-    return layer_tensors(shape, options_.dtype, slots[static_cast<std::size_t>(layer) % kSlots].data());
-  };
+  const PassOps ops(buffers_, context, batch, PassOps::Kind::kTraining);
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
-    layer_forward(context, shape, rope, slot(weights_, layer), buffers_.residual(shape, layer),
-                  buffers_.residual(shape, layer + 1), buffers_.kept(shape, layer), work);
+    const int segment = parameters_.layer_segment(layer);
+    ops.forward_layer(layer, in_slot(weights_, layer, segment));
   }
-  record_head(context, shape);
-  const bool recompute = options_.recompute == Recompute::kLean;
+  record_head(ops);
   for (std::int64_t layer = config_.n_layers; layer-- > 0;) {
-    const LayerTensors weights = slot(weights_, layer);
-    const LayerKept kept = buffers_.kept(shape, layer);
-    const TensorView x = buffers_.residual(shape, layer);
-    if (recompute) layer_recompute(context, shape, rope, weights, x, kept, work);
-    layer_backward(context, shape, rope, weights, x, kept, work, buffers_.d_stream(shape), slot(gradients_, layer),
-                   recompute);
+    const int segment = parameters_.layer_segment(layer);
+    ops.backward_layer(layer, in_slot(weights_, layer, segment), in_slot(gradients_, layer, segment));
   }
   for (const Op& op : all) {
     if (op_flop(op) > 0) ops_.push_back(op);
   }
 }
 
-void StepFloor::record_head(const OpContext& context, const LlamaShape& shape) {
-  const HeadWork work = buffers_.head(shape);
-  const TensorView targets = buffers_.targets(shape);
-  const auto rows_of = [&](const std::array<Buffer, kSlots>& slots, int index) {
-    const std::int64_t n_rows = parameters_.segment(parameters_.head_segment(index)).n_rows;
-    return TensorView(slots[static_cast<std::size_t>(index) % kSlots].data(), options_.dtype, {n_rows, shape.C});
-  };
+void StepFloor::record_head(const PassOps& ops) {
   const int n_chunks = parameters_.n_head_segments();
-  for (int i = 0; i < n_chunks; ++i) head_chunk_forward(context, {.weight = rows_of(weights_, i)}, targets, work);
-  for (int i = n_chunks; i-- > 0;) {
-    const bool first = i == n_chunks - 1;
-    head_chunk_backward(context, {.weight = rows_of(weights_, i)}, targets, {.first = first, .logits_fresh = first},
-                        rows_of(gradients_, i), work);
+  for (int i = 0; i < n_chunks; ++i) {
+    const int segment = parameters_.head_segment(i);
+    ops.head_forward(parameters_.segment(segment), in_slot(weights_, i, segment));
   }
+  ops.head_loss(1, buffers_.loss(0));
+  for (int i = n_chunks; i-- > 0;) {
+    const int segment = parameters_.head_segment(i);
+    ops.head_backward(parameters_.segment(segment), in_slot(weights_, i, segment),
+                      {.gradient = in_slot(gradients_, i, segment), .scale = 1});
+  }
+}
+
+TensorView StepFloor::in_slot(const Slots& slots, std::int64_t turn, int segment) const {
+  void* slot = slots[static_cast<std::size_t>(turn) % kSlots].data();
+  return {slot, options_.dtype, {parameters_.segment(segment).elems}};
 }
 
 double StepFloor::flop() const {

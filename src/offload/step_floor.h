@@ -10,6 +10,7 @@
 #include "config/model_config.h"
 #include "offload/engine.h"
 #include "offload/memory_plan.h"
+#include "offload/pass_ops.h"
 #include "offload/step_buffers.h"
 
 namespace ferry {
@@ -39,8 +40,11 @@ class StepFloor {
   /// Steps enqueued at once, so that the stream never runs dry.
   static constexpr std::size_t kQueued = 2;
 
-  void record_ops(const LlamaShape& shape);
-  void record_head(const OpContext& context, const LlamaShape& shape);
+  using Slots = std::array<Buffer, kSlots>;
+
+  void record_ops(const LlamaShape& batch);
+  void record_head(const PassOps& ops);
+  TensorView in_slot(const Slots& slots, std::int64_t turn, int segment) const;
   void fill(DType dtype, std::size_t arena_bytes, std::int64_t slot_elems);
   void enqueue_step();
 
@@ -51,8 +55,8 @@ class StepFloor {
   MemoryPlan plan_{MemoryPlan::Reuse::kNever};
   StepBuffers buffers_;
   Buffer arena_;
-  std::array<Buffer, kSlots> weights_;
-  std::array<Buffer, kSlots> gradients_;
+  Slots weights_;
+  Slots gradients_;
   std::vector<Op> ops_;
   std::unique_ptr<Stream> stream_;  // destroyed before the memory: it waits for its work
 };

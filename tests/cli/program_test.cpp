@@ -85,6 +85,29 @@ TEST_CASE("train learns, reports and leaves weights, metrics, curve and config")
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"finished\""));
 }
 
+TEST_CASE("micro-batches, cuts and heads train on the same tokens to the same loss") {
+  const Workplace place;
+  const auto end_of_run = [&](std::vector<std::string> flags) {
+    std::vector<std::string> args = {"train", "tiny.toml", "--steps", "3", "--sample-tokens", "0", "--output"};
+    args.push_back(flags.empty() ? "out/default" : "out/" + flags.back());
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Outcome outcome = run_ferry(place, args);
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(contains(outcome.out, "3 steps of 4 x 16 tokens (192 tokens"));
+    const std::size_t loss = outcome.out.find("validation loss");
+    return loss == std::string::npos ? "none" : outcome.out.substr(loss, outcome.out.find(',', loss) - loss);
+  };
+  const std::string reference = end_of_run({});
+  CHECK(contains(reference, "validation loss "));
+  CHECK(end_of_run({"--batch-size", "1", "--accumulate", "4"}) == reference);
+  CHECK(end_of_run({"--mlp-chunk", "tokens:24", "--head", "tokens:10"}) == reference);
+  CHECK(end_of_run({"--mlp-chunk", "features:8", "--recompute", "keep:1"}) == reference);
+  CHECK(end_of_run({"--head", "logits", "--recompute", "full"}) == reference);
+  check_refused(place, {"train", "tiny.toml", "--output", "refused", "--recompute", "keep:3"}, 2,
+                "recompute = keep:3: the model has 2 layers");
+}
+
 TEST_CASE("the saved config and weights start another run") {
   const Workplace place;
   REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);

@@ -134,7 +134,10 @@ TEST_CASE("a saved config reads back equal, whatever its values") {
   config.epochs = 3;
   config.quiet = true;
   config.dtype = DType::kF32;
-  config.recompute = RunConfig::Recompute::kNone;
+  config.accumulate = 3;
+  config.recompute = "keep:3";
+  config.mlp_chunk = "tokens:64";
+  config.head = "logits";
   CHECK(parsed(to_toml(config)) == config);
 }
 
@@ -146,7 +149,7 @@ TEST_CASE("every option survives a saved config") {
          {OptionValue(true), OptionValue(std::int64_t{3}), OptionValue(std::int64_t{4}), OptionValue(0.5),
           OptionValue(std::string("f32")), OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")),
           OptionValue(std::string("linear")), OptionValue(std::string("none")), OptionValue(std::string("u16")),
-          OptionValue(std::string("cpu"))}) {
+          OptionValue(std::string("cpu")), OptionValue(std::string("tokens:3")), OptionValue(std::string("logits"))}) {
       if (is_allowed(option, value) && config == RunConfig{}) set_option(config, option, value, option.key);
     }
     INFO(option.key);

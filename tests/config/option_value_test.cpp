@@ -62,7 +62,6 @@ TEST_CASE("enumerators stand in the order of their choices") {
   CHECK(stored("schedule", "cosine").schedule == RunConfig::Schedule::kCosine);
   CHECK(stored("optimizer_state", "bf16").optimizer_state == RunConfig::OptimizerState::kBf16);
   CHECK(stored("offload", "none").offload == RunConfig::Offload::kNone);
-  CHECK(stored("recompute", "none").recompute == RunConfig::Recompute::kNone);
 }
 
 TEST_CASE("an integer out of range is refused") {
@@ -101,10 +100,37 @@ TEST_CASE("a switch takes true and false only") {
   CHECK(refusal("quiet", std::int64_t{1}) == "quiet = 1: expected true or false");
 }
 
+TEST_CASE("a word with a number is taken where the option has one") {
+  CHECK(refusal("mlp_chunk", std::string("tokens:2048")).empty());
+  CHECK(refusal("mlp_chunk", std::string("features:1")).empty());
+  CHECK(refusal("recompute", std::string("keep:2147483647")).empty());
+  CHECK(refusal("head", std::string("auto")).empty());
+  const std::string number = " with n from 1 to 2147483647";
+  CHECK(refusal("recompute", std::string("keep")) ==
+        "recompute = \"keep\": expected one of full, lean, none, or keep:n" + number);
+  CHECK(refusal("mlp_chunk", std::string("token:8")) ==
+        "mlp_chunk = \"token:8\": expected none, or tokens:n, or features:n" + number + ": did you mean 'tokens'?");
+  for (const char* text : {"tokens:", "tokens:0", "tokens:-1", "tokens:8x", "tokens: 8", "tokens:2147483648",
+                           "tokens:99999999999999999999", "chunks:1", ":1"}) {
+    CAPTURE(text);
+    CHECK(refusal("head", std::string(text))
+              .starts_with(std::string("head = \"") + text + "\": expected one of auto, chunks, logits, or tokens:n" +
+                           number));
+  }
+}
+
+TEST_CASE("the number is read") {
+  CHECK(parse_counted("tokens:2048").word == "tokens");
+  CHECK(parse_counted("tokens:2048").count == 2048);
+  CHECK(parse_counted("none").word == "none");
+  CHECK(parse_counted("none").count == 0);
+}
+
 TEST_CASE("a choice lists what is allowed") {
   CHECK(refusal("schedule", std::string("cos")) == "schedule = \"cos\": expected one of constant, linear, cosine, wsd");
   CHECK(refusal("backend", std::string("gpu")) ==
-        "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda, or check:A,B with two of these");
+        "backend = \"gpu\": expected one of auto, cpu, cpu:sync, cuda, trace:cpu, or check:A,B with two of "
+        "these");
 }
 
 TEST_CASE("the backend may be a check of two") {
@@ -209,6 +235,14 @@ TEST_CASE("the tokens of a step fit 32 bits") {
   CHECK(complaint(config) ==
         "config: seq_len = 2147483647 times batch_size = 2147483647 is more than 2147483647 tokens in one step: lower "
         "one of them");
+  config.seq_len = 2048;
+  config.batch_size = 1024;
+  config.accumulate = 1024;
+  CHECK(complaint(config) ==
+        "config: seq_len = 2048 times batch_size = 1024 times accumulate = 1024 is more than 2147483647 tokens in one "
+        "step: lower one of them");
+  config.accumulate = 1023;
+  CHECK(complaint(config).empty());
 }
 
 TEST_CASE("f32 weights keep f32 moments") {

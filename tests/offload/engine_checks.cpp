@@ -33,6 +33,57 @@ double rms_difference(const std::vector<float>& a, const std::vector<float>& b) 
 
 }  // namespace
 
+EngineOptions Variant::of(EngineOptions options) const {
+  apply(options);
+  return options;
+}
+
+std::vector<Variant> variants() {
+  using By = MlpCut::By;
+  const auto accumulate = [](EngineOptions& o) {  // of three sequences two and one
+    o.accumulate = 2;
+    o.batch_size = (o.batch_size + 1) / 2;
+  };
+  const auto head_tokens = [](EngineOptions& o) {
+    o.head = HeadMode::kTokens;
+    o.head_tokens = 7;
+  };
+  return {{"default", [](EngineOptions&) {}},
+          {"recompute full", [](EngineOptions& o) { o.recompute = Recompute::kFull; }},
+          {"recompute none", [](EngineOptions& o) { o.recompute = Recompute::kNone; }},
+          {"recompute keep:1", [](EngineOptions& o) { o.keep_layers = 1; }},
+          {"accumulate", accumulate},
+          {"mlp tokens:5",
+           [](EngineOptions& o) {
+             o.mlp_cut = {By::kTokens, 5};
+           }},
+          {"mlp features:5",
+           [](EngineOptions& o) {
+             o.mlp_cut = {By::kFeatures, 5};
+           }},
+          {"head logits", [](EngineOptions& o) { o.head = HeadMode::kLogits; }},
+          {"head tokens:7", head_tokens},
+          {"accumulate, mlp tokens:4, head tokens:7, keep:1",
+           [=](EngineOptions& o) {
+             accumulate(o);
+             head_tokens(o);
+             o.mlp_cut = {By::kTokens, 4};
+             o.keep_layers = 1;
+           }},
+          {"accumulate, mlp features:8, head logits, recompute full",
+           [=](EngineOptions& o) {
+             accumulate(o);
+             o.mlp_cut = {By::kFeatures, 8};
+             o.head = HeadMode::kLogits;
+             o.recompute = Recompute::kFull;
+           }},
+          {"accumulate, mlp tokens:100, recompute none", [=](EngineOptions& o) {
+             accumulate(o);
+             o.mlp_cut = {By::kTokens, 100};
+             o.recompute = Recompute::kNone;
+           }}};
+}
+
 EngineOptions several_pieces(DType dtype, OptimizerState state) {
   EngineOptions options;
   options.dtype = dtype;
@@ -71,12 +122,10 @@ void check_f32_against_pytorch(const std::string& backend_name) {
   const auto backend = create_backend(backend_name, {.threads = 2});
   const std::string name = GENERATE(from_range(model_fixtures()));
   const auto offload = GENERATE(Offload::kAll, Offload::kNone);
-  const auto recompute = GENERATE(Recompute::kLean, Recompute::kNone);
-  CAPTURE(name, offload == Offload::kAll, recompute == Recompute::kLean);
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(name, offload == Offload::kAll, variant.name);
   const ModelFixture fixture(name);
-  EngineOptions options = gradient_options(fixture, DType::kF32, offload);
-  options.recompute = recompute;
-  Engine engine(*backend, fixture.config, options);
+  Engine engine(*backend, fixture.config, variant.of(gradient_options(fixture, DType::kF32, offload)));
   load_weights(engine, fixture);
   const double loss = engine.loss(engine.train_step(fixture.batch, 1e-3));
   const auto want = static_cast<double>(fixture.tensor("loss")[0]);
@@ -91,9 +140,10 @@ void check_bf16_against_pytorch(const std::string& backend_name) {
   const auto backend = create_backend(backend_name, {.threads = 2});
   const std::string name = GENERATE(from_range(model_fixtures()));
   const auto offload = GENERATE(Offload::kAll, Offload::kNone);
-  CAPTURE(name, offload == Offload::kAll);
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(name, offload == Offload::kAll, variant.name);
   const ModelFixture fixture(name);
-  Engine engine(*backend, fixture.config, gradient_options(fixture, DType::kBf16, offload));
+  Engine engine(*backend, fixture.config, variant.of(gradient_options(fixture, DType::kBf16, offload)));
   load_weights(engine, fixture);
   const double loss = engine.loss(engine.train_step(fixture.batch, 1e-3));
   const double truth = static_cast<double>(fixture.tensor("loss")[0]);
@@ -110,9 +160,10 @@ void check_evaluation_against_pytorch(const std::string& backend_name) {
   const auto backend = create_backend(backend_name, {.threads = 2});
   const std::string name = GENERATE(from_range(model_fixtures()));
   const bool training = GENERATE(true, false);
-  CAPTURE(name, training);
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(name, training, variant.name);
   const ModelFixture fixture(name);
-  EngineOptions options = gradient_options(fixture, DType::kF32, Offload::kAll);
+  EngineOptions options = variant.of(gradient_options(fixture, DType::kF32, Offload::kAll));
   options.training = training;
   Engine engine(*backend, fixture.config, options);
   load_weights(engine, fixture);
@@ -135,10 +186,9 @@ void check_offloaded_equals_resident(const std::string& backend_name) {
   const auto dtype = GENERATE(DType::kF32, DType::kBf16);
   const auto state = GENERATE(OptimizerState::kF32, OptimizerState::kBf16);
   const bool tied = GENERATE(true, false);
-  const auto recompute = GENERATE(Recompute::kLean, Recompute::kNone);
-  CAPTURE(to_string(dtype), to_string(state), tied, recompute == Recompute::kLean);
-  EngineOptions options = several_pieces(dtype, state);
-  options.recompute = recompute;
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(to_string(dtype), to_string(state), tied, variant.name);
+  EngineOptions options = variant.of(several_pieces(dtype, state));
   options.offload = Offload::kNone;
   const TrainedBits resident = train(backend_name, 2, tied, options);
   CHECK(resident.low.empty() == !(dtype == DType::kBf16 && state == OptimizerState::kF32));
@@ -173,10 +223,53 @@ void check_layout_changes_no_bit(const std::string& backend_name) {
     other.piece_bytes = piece_bytes;
     CHECK(train(backend_name, 2, tied, other) == reference);
   }
-  SECTION("recomputation") {
-    EngineOptions other = options;
-    other.recompute = Recompute::kNone;
-    CHECK(train(backend_name, 2, tied, other) == reference);
+}
+
+void check_recomputation_changes_no_bit(const std::string& backend_name) {
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(variant.name);
+  EngineOptions options = variant.of(several_pieces(DType::kBf16, OptimizerState::kF32));
+  options.recompute = Recompute::kLean;
+  options.keep_layers = 0;
+  const TrainedBits reference = train(backend_name, 2, false, options);
+  const auto with = [&](Recompute recompute, std::int64_t keep_layers) {
+    options.recompute = recompute;
+    options.keep_layers = keep_layers;
+    return train(backend_name, 2, false, options);
+  };
+  CHECK(with(Recompute::kFull, 0) == reference);
+  CHECK(with(Recompute::kNone, 0) == reference);
+  CHECK(with(Recompute::kLean, 2) == reference);
+  CHECK(with(Recompute::kFull, 1) == reference);
+}
+
+void check_accumulation_changes_rounding_only(const std::string& backend_name) {
+  const auto backend = create_backend(backend_name, {.threads = 2});
+  const ModelConfig config = small_config(GENERATE(true, false));
+  const Variant variant = GENERATE(from_range(variants()));
+  const std::int64_t batch_size = GENERATE(1, 2, 4);  // 5 x 1; 2 + 2 + 1; 4 + 1
+  CAPTURE(config.tie_word_embeddings, variant.name, batch_size);
+  const Batch batch = random_batch(config, 5, 17, 3);
+  const auto gradients = [&](DType dtype, std::int64_t size, std::int64_t accumulate) {
+    EngineOptions options = variant.of(several_pieces(dtype, OptimizerState::kF32));
+    options.adamw.beta1 = 0;  // the first moment is the gradient
+    options.batch_size = size;
+    options.accumulate = accumulate;
+    Engine engine(*backend, config, options);
+    engine.initialize(7);
+    const double loss = engine.loss(engine.train_step(batch, 1e-3));
+    return std::pair(loss, values(engine, ParameterArray::kFirstMoment));
+  };
+  const auto [loss, truth] = gradients(DType::kF32, 5, 1);
+  const std::int64_t accumulate = (5 + batch_size - 1) / batch_size;
+  const auto [cut_loss, cut] = gradients(DType::kF32, batch_size, accumulate);
+  CHECK(std::abs(cut_loss - loss) < 1e-6 * loss);
+  const auto whole_bf16 = gradients(DType::kBf16, 5, 1).second;
+  const auto cut_bf16 = gradients(DType::kBf16, batch_size, accumulate).second;
+  for (const auto& [name, gradient] : truth) {
+    CAPTURE(name);
+    CHECK(relative_error(cut.at(name), gradient) < 1e-5);
+    CHECK(relative_error(cut_bf16.at(name), gradient) < 1.1 * relative_error(whole_bf16.at(name), gradient));
   }
 }
 

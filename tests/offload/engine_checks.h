@@ -2,6 +2,7 @@
 // Properties of the engine that hold on every backend; each is called from a test case of the CPU and one of the GPU.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,16 @@ struct TrainedBits {
   bool operator==(const TrainedBits&) const = default;
 };
 
+/// A way to run a step that differs in arithmetic, order or memory from the default.
+struct Variant {
+  std::string name;
+  std::function<void(EngineOptions&)> apply;
+
+  EngineOptions of(EngineOptions options) const;
+};
+/// The default, each option on its own, and mixtures. All but the default need at least two sequences.
+std::vector<Variant> variants();
+
 /// A model of several pieces and chunks, with weight decay.
 EngineOptions several_pieces(DType dtype, OptimizerState state);
 
@@ -28,5 +39,7 @@ void check_bf16_against_pytorch(const std::string& backend_name);
 void check_evaluation_against_pytorch(const std::string& backend_name);
 void check_offloaded_equals_resident(const std::string& backend_name);
 void check_layout_changes_no_bit(const std::string& backend_name);
+void check_recomputation_changes_no_bit(const std::string& backend_name);
+void check_accumulation_changes_rounding_only(const std::string& backend_name);
 
 }  // namespace ferry::test

@@ -26,9 +26,19 @@ TEST_CASE("on a GPU, offloaded training gives the bits of resident training", "[
   check_offloaded_equals_resident("cuda");
 }
 
-TEST_CASE("on a GPU, slots, threads, piece sizes and recomputation do not change a bit", "[gpu]") {
+TEST_CASE("on a GPU, slots, threads and piece sizes do not change a bit", "[gpu]") {
   gpu_or_skip();
   check_layout_changes_no_bit("cuda");
+}
+
+TEST_CASE("on a GPU, what is kept and what is computed again does not change a bit", "[gpu]") {
+  gpu_or_skip();
+  check_recomputation_changes_no_bit("cuda");
+}
+
+TEST_CASE("on a GPU, micro-batches change gradients by rounding only", "[gpu]") {
+  gpu_or_skip();
+  check_accumulation_changes_rounding_only("cuda");
 }
 
 TEST_CASE("on a GPU, two runs give the same bits", "[gpu]") {

@@ -9,7 +9,22 @@ namespace ferry::test {
 
 TEST_CASE("offloaded training gives the bits of resident training") { check_offloaded_equals_resident("cpu"); }
 
-TEST_CASE("slots, threads, piece sizes and recomputation do not change a bit") { check_layout_changes_no_bit("cpu"); }
+TEST_CASE("slots, threads and piece sizes do not change a bit") { check_layout_changes_no_bit("cpu"); }
+
+TEST_CASE("what is kept and what is computed again does not change a bit") {
+  check_recomputation_changes_no_bit("cpu");
+}
+
+TEST_CASE("micro-batches, even uneven ones with masked targets, change gradients by rounding only") {
+  check_accumulation_changes_rounding_only("cpu");
+}
+
+TEST_CASE("keeping the logits of a single micro-batch does not change a bit") {
+  EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  const TrainedBits reference = train("cpu", 2, true, options);
+  options.head = HeadMode::kLogits;
+  CHECK(train("cpu", 2, true, options) == reference);
+}
 
 TEST_CASE("synchronous streams give the same bits") {
   const bool tied = GENERATE(true, false);

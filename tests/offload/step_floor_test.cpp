@@ -11,7 +11,7 @@
 #include "backend/op_cost.h"
 #include "catch.h"
 #include "core/simd.h"
-#include "offload/tiny_model.h"
+#include "offload/engine_checks.h"
 
 namespace ferry::test {
 namespace {
@@ -37,13 +37,12 @@ std::size_t scratch_of(const Op& op) { return cpu::op_table(simd_level()).scratc
 
 constexpr cpu::OpTable kSeen{SimdLevel::kScalar, run_seen, scratch_of};
 
-EngineOptions options_for(Recompute recompute) {
+EngineOptions small_options() {
   EngineOptions options;
   options.batch_size = 2;
   options.seq_len = 9;
   options.vocab_chunk = 16;  // four chunks, the last of another size
   options.threads = 1;
-  options.recompute = recompute;
   return options;
 }
 
@@ -73,19 +72,21 @@ void for_each_value(const TensorView& view, Fn&& fn) {
 }  // namespace
 
 TEST_CASE("the floor has exactly the products and attention of the engine's step") {
-  const auto recompute = GENERATE(Recompute::kLean, Recompute::kNone);
+  const Variant variant = GENERATE(from_range(variants()));
+  CAPTURE(variant.name);
   const bool tied = GENERATE(true, false);
   const auto backend = cpu::create_cpu_backend(kSeen, cpu::Launch::kInline, {.threads = 1});
   const ModelConfig config = small_config(tied);
+  const EngineOptions options = variant.of(small_options());
   std::vector<std::string> of_step;
   {
-    Engine engine(*backend, config, options_for(recompute));
+    Engine engine(*backend, config, options);
     engine.initialize(5);
     seen = &of_step;
     engine.train_step(random_batch(config, 2, 9, 0), 1e-3);
     seen = nullptr;
   }
-  const StepFloor floor(*backend, config, options_for(recompute));
+  const StepFloor floor(*backend, config, options);
   std::vector<std::string> of_floor;
   double flop = 0;
   for (const Op& op : floor.ops()) {
@@ -98,7 +99,7 @@ TEST_CASE("the floor has exactly the products and attention of the engine's step
 
 TEST_CASE("the floor's values stay in range, however often its ops run") {
   const auto backend = create_backend("cpu", {.threads = 1});
-  StepFloor floor(*backend, small_config(false), options_for(Recompute::kLean));
+  StepFloor floor(*backend, small_config(false), small_options());
   const auto largest = [&] {
     float most = 0;
     const auto look = [&most](Access, const char* name, const TensorView& view) {
@@ -124,7 +125,7 @@ TEST_CASE("the floor's values stay in range, however often its ops run") {
 TEST_CASE("the floor runs for the time given and frees its memory") {
   const auto backend = create_backend("cpu", {.threads = 1});
   {
-    StepFloor floor(*backend, small_config(true), options_for(Recompute::kNone));
+    StepFloor floor(*backend, small_config(true), small_options());
     CHECK(floor.run(0.02).size() > 1);
     CHECK(backend->device_bytes() > 0);
   }

@@ -84,6 +84,8 @@ void run(const Context& context, const RmsNormBackward& op) {
   args.d_residual = op.d_residual.data;
   args.d_x = op.d_x.data;
   args.d_weight = op.d_weight.data;
+  args.d_weight_type = type_of(op.d_weight);
+  args.accumulate = op.accumulate;
   args.scratch = context.scratch.data;
   FERRY_CUDA_CHECK(kernels::launch_rmsnorm_backward(args, context.stream));
 }

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both ends of a pass: tokens and embedding rows on their way to the device, and the gradient of those rows.
+#include <algorithm>
+
+#include "offload/engine_impl.h"
+#include "optim/embedding_rows.h"
+
+namespace ferry {
+
+/// `rows`, if given, are what AdamW needs to know of the batch on the device.
+void Engine::Impl::upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
+                                 std::span<const std::int32_t> targets, const BatchRows* rows) {
+  if (any_pass_) backend_.sync(tokens_ready_.get());  // the staging memory is free again
+  auto* next = host_.memory.as<std::int32_t>(host_.tokens);
+  const auto upload = [&](const TensorView& to, std::span<const std::int32_t> values) {
+    if (values.empty()) return;
+    const std::span staged(next, values.size());
+    next += values.size();
+    std::ranges::copy(values, staged.begin());
+    backend_.host_access(Access::kWrite, staged.data(), staged.size_bytes(), "tokens");
+    streams_.to_device(to.data, staged.data(), staged.size_bytes());
+  };
+  upload(buffers_.ids(shape), inputs);
+  upload(buffers_.targets(shape), targets);
+  if (rows == nullptr) return;
+  upload(buffers_.order(shape), rows->order());
+  upload(buffers_.distinct_ids(shape), rows->distinct());
+  if (!norms_) return;
+  std::vector<std::int32_t> mask(static_cast<std::size_t>(config_.vocab_size));
+  for (const std::int32_t id : rows->distinct()) mask[static_cast<std::size_t>(id)] = 1;
+  upload(buffers_.row_mask(), mask);
+}
+
+/// Residual 0: rows gathered on the host, or on the device where the table lives there. `begun`, if given, is recorded
+/// where the compute stream's work begins.
+void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun) {
+  const TensorView x = buffers_.residual(pass.shape(), 0);
+  const std::int64_t table_elems = config_.vocab_size * config_.hidden_size;
+  const TensorView table = arrays_.weights_at(0, table_elems).reshape({config_.vocab_size, config_.hidden_size});
+  const bool on_host = table_is_on(Home::kHost);
+  if (on_host) {
+    wait_for_rows(inputs);
+    void* const rows = host_.memory.at(host_.x);
+    backend_.host_access(Access::kWrite, rows, x.size_bytes(), "gathered rows");
+    gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, rows, pool_);
+    streams_.to_device(x.data, rows, x.size_bytes());
+  }
+  streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
+  if (begun != nullptr) backend_.record(begun, streams_.compute.get());
+  if (!on_host) pass.context().run(EmbeddingForward{.ids = buffers_.ids(pass.shape()), .table = table, .y = x});
+}
+
+void Engine::Impl::wait_for_rows(std::span<const std::int32_t> ids) {
+  std::vector<std::int32_t> sorted(ids.begin(), ids.end());
+  std::ranges::sort(sorted);
+  const int first = parameters_.embedding_segment(0);
+  const int end = first + parameters_.n_embedding_segments();
+  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) {
+    const Piece& piece = pieces_.piece(id);  // the table starts the flat space: row r is at r * C
+    const std::int64_t first_row = piece.offset / config_.hidden_size;
+    const std::int64_t end_row = first_row + piece.elems / config_.hidden_size;
+    const auto it = std::ranges::lower_bound(sorted, first_row);
+    if (it == sorted.end() || *it >= end_row) continue;
+    if (queue_) queue_->wait_for(id, steps_);
+    const TensorView rows = arrays_.weights_at(piece.offset, piece.elems);
+    backend_.host_access(Access::kRead, rows.data, rows.size_bytes(), "embedding rows");
+  }
+}
+
+/// Rows of an untied embedding that the batch does not read have no gradient: nothing keeps AdamW from them.
+void Engine::Impl::submit_other_rows() {
+  if (parameters_.tied() || !table_is_on(Home::kHost) || !parameters_.parameters().front().trained) return;
+  const int first = parameters_.embedding_segment(0);
+  const int end = first + parameters_.n_embedding_segments();
+  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->submit(id, nullptr);
+}
+
+void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
+  // Host memory of the step before is free again: its rows are summed, and updated where they live on the host.
+  if (steps_ > 0) queue_->verdict(steps_ - 1);
+  if (!parameters_.parameters().front().trained) {
+    queue_->submit_rows({}, nullptr);
+  } else if (table_is_on(Home::kDevice)) {
+    embed_backward_on_device(pass, rows);
+  } else {
+    const int first = parameters_.embedding_segment(0);
+    const int end = first + parameters_.n_embedding_segments();
+    for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->wait_for(id, steps_);
+    const TensorView d_x = buffers_.d_stream(pass.shape());
+    const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});
+    const bool tied = parameters_.tied();
+    void* const sums = tied ? arrays_.gradients_at(0, 1).data : host_.memory.at(host_.row_gradients);
+    send_rows({.d_x = host, .data = sums, .by_id = tied}, d_x);
+  }
+}
+
+/// The table's gradient is whole on the device. The host gets its rows for the norm alone, so that the norm has the
+/// same bits wherever the table lives.
+void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& rows) {
+  const TensorView d_x = buffers_.d_stream(pass.shape());
+  const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
+  const TensorView table_rows = d_table.reshape({config_.vocab_size, config_.hidden_size});
+  if (!parameters_.tied()) pass.context().run(Fill{.x = d_table});
+  pass.context().run(EmbeddingBackward{
+      .ids = buffers_.ids(pass.shape()), .order = buffers_.order(pass.shape()), .d_y = d_x, .d_table = table_rows});
+  if (norms_) {
+    const auto n = static_cast<std::int64_t>(rows.distinct().size());
+    const TensorView gathered = d_x.rows(0, n);
+    pass.context().run(
+        EmbeddingForward{.ids = buffers_.distinct_ids(pass.shape()).rows(0, n), .table = table_rows, .y = gathered});
+    send_rows({.d_x = {}, .data = host_.memory.at(host_.d_x), .by_id = false}, gathered);
+  } else {
+    queue_->submit_rows({}, nullptr);
+  }
+  if (queue_->deferred()) return;
+  for (int chunk = 0; chunk < parameters_.n_embedding_segments(); ++chunk) {
+    const int segment = parameters_.embedding_segment(chunk);
+    update_on_device(segment,
+                     arrays_.gradients_at(parameters_.segment(segment).offset, parameters_.segment(segment).elems));
+  }
+}
+
+/// Copies what the optimizer's rows come from, and submits them.
+void Engine::Impl::send_rows(const RowGradients& gradients, const TensorView& source) {
+  streams_.order(streams_.compute.get(), streams_.d2h.get(), d_stream_ready_.get());
+  streams_.to_host(host_.memory.at(host_.d_x), source.data, source.size_bytes());
+  backend_.record(d_x_arrived_.get(), streams_.d2h.get());
+  any_embedding_gradient_ = true;
+  queue_->submit_rows(gradients, d_x_arrived_.get());
+}
+
+}  // namespace ferry
