@@ -157,17 +157,17 @@ void OptimizerQueue::take(const Arrival& arrival) {
 void OptimizerQueue::note(Step& step, const std::string& what, std::span<const float> values) {
   for (const float value : values) {
     if (std::isfinite(value) || !step.not_finite.empty()) continue;
-    step.not_finite = what;
+    step.not_finite = fmt::format("{} of step {} is {}", what, step.step + 1, value);
     if (!deferred()) throw_not_finite(step);
   }
 }
 
 void OptimizerQueue::throw_not_finite(const Step& step) {
-  FERRY_CHECK(
-      false, kDevice,
-      "{} of step {} is not finite (NaN or infinite): the weights are lost; start again from saved ones, with a "
-      "lower lr, more warmup_steps, or grad_clip = 1, which skips such a step",
-      step.not_finite, step.step + 1);
+  detail::throw_error(
+      ErrorKind::kDevice,
+      fmt::format("{}: training diverged at lr {:g} and nothing is saved; lower lr, raise warmup_steps, set grad_clip, "
+                  "which skips such a step, or look for damaged values in the data or init_from",
+                  step.not_finite, step.lr));
 }
 
 void OptimizerQueue::run(std::stop_token stop) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ferry {
 namespace {
@@ -122,10 +123,15 @@ void Trainer::read_losses(std::size_t n_unread) {
 void Trainer::report(const LaunchedStep& launched) {
   const double loss = parts_.engine.loss(launched.number);
   ++n_read_;
-  check_finite("loss", loss, n_read_, launched.lr);
+  const StepStats stats = parts_.engine.stats(launched.number);
+  if (stats.applied) {
+    check_finite("loss", loss, n_read_, launched.lr);
+    history_.add(n_read_, loss);
+  } else {
+    log::warn("step {} is skipped, a gradient of it is not finite: its loss is {:g}", n_read_, loss);
+  }
   tokens_ += launched.n_tokens;
   throughput_.count_step(launched.n_tokens);
-  history_.add(n_read_, loss);
   parts_.progress.update(progress_state(loss, launched.lr));
   if (n_read_ == 1 || n_read_ % options_.log_every == 0 || n_read_ == steps_) log_step(launched, loss);
 }

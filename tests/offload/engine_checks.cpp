@@ -107,7 +107,10 @@ TrainedBits train(const std::string& backend_name, int backend_threads, bool tie
     const std::int64_t rows = step == 3 ? 1 : 3;
     const Batch batch = random_batch(config, rows, 17, static_cast<std::uint64_t>(step));
     const std::int64_t launched = engine.train_step(batch, 1e-2);
-    if (step % 2 == 1) result.losses.push_back(engine.loss(launched));
+    if (step % 2 == 1) {
+      result.losses.push_back(engine.loss(launched));
+      result.norms.push_back(engine.stats(launched).grad_norm);
+    }
     if (step == 2) result.evaluated = engine.evaluate(random_batch(config, 2, 11, 99));
   }
   result.losses.push_back(engine.loss(kSteps - 1));
@@ -222,6 +225,57 @@ void check_layout_changes_no_bit(const std::string& backend_name) {
     EngineOptions other = options;
     other.piece_bytes = piece_bytes;
     CHECK(train(backend_name, 2, tied, other) == reference);
+  }
+}
+
+void check_placement_changes_no_bit(const std::string& backend_name) {
+  const bool tied = GENERATE(true, false);
+  const double grad_clip = GENERATE(0.0, 0.3, 1e6);
+  const auto freeze =
+      GENERATE(std::vector<std::string>{}, std::vector<std::string>{"model.embed_tokens.*", "model.layers.2.*"},
+               std::vector<std::string>{"*norm*", "model.layers.0.mlp.*", "model.layers.1.*", "*q_proj*"});
+  CAPTURE(tied, grad_clip, freeze);
+  EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  options.grad_clip = grad_clip;
+  options.freeze = freeze;
+  options.offload = Offload::kNone;
+  const TrainedBits reference = train(backend_name, 2, tied, options);
+  options.offload = Offload::kAll;
+  CHECK(train(backend_name, 2, tied, options) == reference);
+  options.resident_state_layers = 1;
+  options.resident_layers = 1;
+  CHECK(train(backend_name, 2, tied, options) == reference);
+  options.resident_state_layers = 0;
+  options.resident_layers = 9;
+  CHECK(train(backend_name, 2, tied, options) == reference);
+  options.offload = Offload::kLayers;
+  options.resident_layers = 0;
+  CHECK(train(backend_name, 2, tied, options) == reference);
+}
+
+void check_norm_against_pytorch(const std::string& backend_name) {
+  const auto backend = create_backend(backend_name, {.threads = 2});
+  const std::string name = GENERATE(from_range(model_fixtures()));
+  const double grad_clip = GENERATE(0.0, 0.01, 1e3);
+  CAPTURE(name, grad_clip);
+  const ModelFixture fixture(name);
+  EngineOptions options = gradient_options(fixture, DType::kF32, Offload::kAll);
+  options.grad_clip = grad_clip;
+  Engine engine(*backend, fixture.config, options);
+  load_weights(engine, fixture);
+  double squares = 0;
+  for (const ParameterInfo& info : engine.parameters().parameters()) {
+    for (const float g : fixture.tensor("grad." + info.name)) squares += std::pow(static_cast<double>(g), 2);
+  }
+  const double norm = std::sqrt(squares);
+  const StepStats stats = engine.stats(engine.train_step(fixture.batch, 1e-3));
+  const double coefficient = grad_clip > 0 ? std::min(1.0, grad_clip / (norm + 1e-6)) : 1;
+  CHECK(std::abs(stats.grad_norm - norm) < 1e-5 * norm);
+  CHECK(std::abs(stats.coefficient - coefficient) < 1e-5 * coefficient);
+  for (auto [parameter, gradient] : values(engine, ParameterArray::kFirstMoment)) {
+    CAPTURE(parameter);
+    for (float& g : gradient) g /= static_cast<float>(coefficient);
+    CHECK(relative_error(gradient, fixture.tensor("grad." + parameter)) < 1e-4);
   }
 }
 

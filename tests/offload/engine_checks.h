@@ -13,6 +13,7 @@ namespace ferry::test {
 /// What a short training run leaves behind, to the bit.
 struct TrainedBits {
   std::vector<double> losses;
+  std::vector<double> norms;  // of the gradients
   double evaluated = 0;
   std::vector<std::byte> weight, low, m, v;
   bool operator==(const TrainedBits&) const = default;
@@ -39,6 +40,8 @@ void check_bf16_against_pytorch(const std::string& backend_name);
 void check_evaluation_against_pytorch(const std::string& backend_name);
 void check_offloaded_equals_resident(const std::string& backend_name);
 void check_layout_changes_no_bit(const std::string& backend_name);
+void check_placement_changes_no_bit(const std::string& backend_name);
+void check_norm_against_pytorch(const std::string& backend_name);
 void check_recomputation_changes_no_bit(const std::string& backend_name);
 void check_accumulation_changes_rounding_only(const std::string& backend_name);
 

@@ -31,6 +31,16 @@ TEST_CASE("on a GPU, slots, threads and piece sizes do not change a bit", "[gpu]
   check_layout_changes_no_bit("cuda");
 }
 
+TEST_CASE("on a GPU, where segments live changes no bit, clipped or not, frozen or not", "[gpu]") {
+  gpu_or_skip();
+  check_placement_changes_no_bit("cuda");
+}
+
+TEST_CASE("on a GPU, gradient norms and clipping match PyTorch", "[gpu]") {
+  gpu_or_skip();
+  check_norm_against_pytorch("cuda");
+}
+
 TEST_CASE("on a GPU, what is kept and what is computed again does not change a bit", "[gpu]") {
   gpu_or_skip();
   check_recomputation_changes_no_bit("cuda");

@@ -26,6 +26,10 @@ TEST_CASE("keeping the logits of a single micro-batch does not change a bit") {
   CHECK(train("cpu", 2, true, options) == reference);
 }
 
+TEST_CASE("where segments live changes no bit, clipped or not, frozen or not") {
+  check_placement_changes_no_bit("cpu");
+}
+
 TEST_CASE("synchronous streams give the same bits") {
   const bool tied = GENERATE(true, false);
   const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);

@@ -13,4 +13,6 @@ TEST_CASE("evaluation and the logits of the last position agree with PyTorch") {
   check_evaluation_against_pytorch("cpu");
 }
 
+TEST_CASE("gradient norms and clipping match PyTorch") { check_norm_against_pytorch("cpu"); }
+
 }  // namespace ferry::test
