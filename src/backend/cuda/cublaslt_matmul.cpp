@@ -57,12 +57,12 @@ class Stopwatch {
     for (EventOwner& mark : marks_) FERRY_CUDA_CHECK(cudaEventCreate(mark.receive()));
   }
 
-  /// Median of `n_runs` <= kTimedRuns runs; kRefused when the library refuses one. Blocks.
+  /// Median of `n_runs` <= kTimedRuns runs; kRefused when one fails (`run` says false). Blocks.
   template <class Run>
   double median_ms(cudaStream_t stream, int n_runs, Run&& run) {
     FERRY_CUDA_CHECK(cudaEventRecord(marks_[0].get(), stream));
     for (int i = 0; i < n_runs; ++i) {
-      if (run() != CUBLAS_STATUS_SUCCESS) return kRefused;
+      if (!run()) return kRefused;
       FERRY_CUDA_CHECK(cudaEventRecord(marks_[i + 1].get(), stream));
     }
     FERRY_CUDA_CHECK(cudaEventSynchronize(marks_[n_runs].get()));
@@ -147,24 +147,20 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::State::choose(const Matmul& 
   // step).
   if (product.addend == Addend::kInPlace && op.d.dtype == DType::kBf16) return std::nullopt;
   const std::string name = product.describe();
-  const std::vector<Candidate> candidates = descriptors.candidates(handle.get(), kWorkspaceBytes, kCandidates);
-  if (candidates.empty()) {
-    const log::Level level = product.flop() < kTimedFlop ? log::Level::kDebug : log::Level::kWarn;
-    log::message(level, fmt::format("matmul {}: cuBLASLt refuses it, a plain kernel runs, which is slow", name));
-    return std::nullopt;
-  }
-  if (product.flop() < kTimedFlop) return candidates.front().algo;
-
-  const auto with_name = [&candidates](const std::string& wanted) {
-    return std::find_if(candidates.begin(), candidates.end(),
-                        [&wanted](const Candidate& candidate) { return candidate.name == wanted; });
-  };
-  if (const std::optional<std::string> kept = choices.find(name)) {
-    if (const auto candidate = with_name(*kept); candidate != candidates.end()) return candidate->algo;
-    log::warn("matmul {}: the kept choice '{}' is not among cuBLASLt's proposals; it is timed again", name, *kept);
+  const bool is_timed = product.flop() >= kTimedFlop;
+  if (const std::optional<std::string> kept = is_timed ? choices.find(name) : std::nullopt) {
+    if (const auto candidate = descriptors.named(handle.get(), kWorkspaceBytes, *kept)) return candidate->algo;
+    log::warn("matmul {}: cuBLASLt does not run the kept choice '{}'; it is timed again", name, *kept);
     choices.forget(name);
   }
 
+  const auto candidates = descriptors.candidates(handle.get(), kWorkspaceBytes, is_timed ? kCandidates : 1);
+  if (candidates.empty()) {
+    const log::Level level = is_timed ? log::Level::kWarn : log::Level::kDebug;
+    log::message(level, fmt::format("matmul {}: cuBLASLt refuses it, a plain kernel runs, which is slow", name));
+    return std::nullopt;
+  }
+  if (!is_timed) return candidates.front().algo;
   const std::optional<TimingOperands> timing = timing_operands(op, product, stream);
   if (!timing) {
     log::warn("matmul {}: no device memory to time it, the library's first proposal runs", name);
@@ -172,8 +168,9 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::State::choose(const Matmul& 
   }
   const std::optional<std::size_t> best = fastest(candidates, descriptors, timing->operands, scratch, stream, name);
   if (!best) return std::nullopt;
-  const auto held = with_name(choices.keep(name, candidates[*best].name));
-  return held == candidates.end() ? candidates[*best].algo : held->algo;
+  const std::string holds = choices.keep(name, candidates[*best].name);
+  const auto held = descriptors.named(handle.get(), kWorkspaceBytes, holds);
+  return held ? held->algo : candidates[*best].algo;
 }
 
 std::optional<std::size_t> CublasLtMatmul::State::fastest(const std::vector<Candidate>& candidates,
@@ -186,10 +183,8 @@ std::optional<std::size_t> CublasLtMatmul::State::fastest(const std::vector<Cand
   double best_ms = kRefused;
   double first_ms = kRefused;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const auto run = [&] {
-      return descriptors.run(handle.get(), candidates[i].algo, operands, scratch.data, kWorkspaceBytes, stream);
-    };
-    if (run() != CUBLAS_STATUS_SUCCESS) continue;  // warms up: the first run loads the kernel
+    const auto run = [&] { return descriptors.try_run(handle.get(), candidates[i].algo, operands, scratch, stream); };
+    if (!run()) continue;  // warms up: the first run loads the kernel
     double ms = stopwatch.median_ms(stream, 1, run);
     if (ms < kHopeless * best_ms) ms = stopwatch.median_ms(stream, kTimedRuns, run);
     if (i == 0) first_ms = ms;
@@ -200,7 +195,7 @@ std::optional<std::size_t> CublasLtMatmul::State::fastest(const std::vector<Cand
   }
   FERRY_CUDA_CHECK(cudaStreamSynchronize(stream));
   if (best) {
-    log::debug("matmul {}: proposal {} of {} takes {:.3f} ms, the first {:.3f} ms: {}", name, *best + 1,
+    log::debug("matmul {}: candidate {} of {} takes {:.3f} ms, the first {:.3f} ms: {}", name, *best + 1,
                candidates.size(), best_ms, first_ms, candidates[*best].name);
   }
   return best;
@@ -213,12 +208,14 @@ CublasLtMatmul::~CublasLtMatmul() = default;
 
 void CublasLtMatmul::enqueue(const Matmul& op, Scratch scratch, cudaStream_t stream) {
   FERRY_ASSERT(scratch.data != nullptr && scratch.size_bytes >= kWorkspaceBytes);
+  scratch.size_bytes = kWorkspaceBytes;
   const Product product(op);
   const std::scoped_lock lock(state_->mutex);
   const Plan& plan = state_->plan_for(op, product, scratch, stream);
   if (!plan.algo) return enqueue_plain(op, product, stream);
-  FERRY_CUBLAS_CHECK(
-      plan.descriptors.run(state_->handle.get(), *plan.algo, Operands(op), scratch.data, kWorkspaceBytes, stream));
+  FERRY_CUBLAS_CHECK(plan.descriptors.run(state_->handle.get(), *plan.algo, Operands(op), scratch, stream));
+  // A launch that failed although the library reports success.
+  if (const cudaError_t launch = cudaGetLastError(); launch != cudaSuccess) throw_cuda_error(launch, "cublasLtMatmul");
 }
 
 int CublasLtMatmul::n_timed() const {

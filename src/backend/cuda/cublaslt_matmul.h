@@ -18,14 +18,15 @@ namespace ferry::cuda {
 /// Bits: bf16 accumulates in f32, f32 is true f32 (no TF32); split sums are kept in f32, so the output is rounded once.
 /// They depend on the product (extents, strides, types, whether rows are 16-byte aligned) and on its algorithm.
 /// Algorithm: products below kTimedFlop take the library's first proposal. Others are timed at their first call, on its
-/// stream and operands, among the library's first kCandidates proposals; that call blocks. The choice goes to a file
-/// (MatmulChoices), and where the file knows one, nothing is timed. Products that cuBLASLt refuses (rows of odd
-/// alignment) run on a plain kernel.
+/// stream and operands: kCandidates algorithms, the library's proposals and others near them
+/// (ProductDescriptors::candidates); that call blocks. The choice goes to a file (MatmulChoices), and where the file
+/// knows one, nothing is timed. Products that cuBLASLt refuses (rows of odd alignment) run on a plain kernel.
 class CublasLtMatmul {
  public:
   /// The same under every memory budget, since the choice depends on it.
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-  static constexpr int kCandidates = 32;
+  /// cuBLASLt 13.1 proposes 2 to 8 on an H200.
+  static constexpr std::size_t kCandidates = 32;
   /// 1 to 3 us of a large GPU: below, launches dominate and times say nothing.
   static constexpr double kTimedFlop = 1 << 30;
 

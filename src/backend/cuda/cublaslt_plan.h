@@ -8,9 +8,11 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/cuda_raii.h"
 #include "backend/ops.h"
 
@@ -65,16 +67,24 @@ class ProductDescriptors {
   /// Throws Error{kDevice}.
   explicit ProductDescriptors(const Product& product);
 
-  /// Up to `max_count` algorithms in the library's order, without repeated names; none where it refuses the product.
-  std::vector<Candidate> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes, int max_count) const;
+  /// Up to `max_count` algorithms, always in the same order, without repeated names: those that the library proposes,
+  /// in its order, then others that it accepts, the nearest to them first. None where it refuses the product.
+  std::vector<Candidate> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes, std::size_t max_count) const;
+
+  /// The algorithm of that name as `candidates` has it, without listing all; nullopt when it cannot run here.
+  std::optional<Candidate> named(cublasLtHandle_t handle, std::size_t workspace_bytes, const std::string& name) const;
 
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const Operands& operands,
-                     void* workspace, std::size_t workspace_bytes, cudaStream_t stream) const;
+                     Scratch scratch, cudaStream_t stream) const;
+  /// The same for an algorithm that may fail: false then, with no CUDA error left behind; d is not to be read.
+  bool try_run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const Operands& operands, Scratch scratch,
+               cudaStream_t stream) const;
 
  private:
+  friend class CandidateSearch;
   using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-  std::array<int, 4> alignment_;
+  Product product_;
   float beta_;
   Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_;

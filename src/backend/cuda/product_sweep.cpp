@@ -39,8 +39,8 @@ std::size_t ProductSweep::size() const { return state_ ? state_->candidates.size
 bool ProductSweep::enqueue(std::size_t index) const {
   FERRY_ASSERT(index < size());
   const State& state = *state_;
-  return state.descriptors.run(state.handle.get(), state.candidates[index].algo, state.operands, state.scratch.data,
-                               state.scratch.size_bytes, state.stream) == CUBLAS_STATUS_SUCCESS;
+  return state.descriptors.try_run(state.handle.get(), state.candidates[index].algo, state.operands, state.scratch,
+                                   state.stream);
 }
 
 }  // namespace ferry::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The yardstick of the CUDA backend's matrix products: whatever cuBLASLt proposes, each to be run.
+// The yardstick of the CUDA backend's matrix products: what cuBLASLt proposes and more that it accepts, each to be run.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace ferry::cuda {
 
-/// The algorithms that cuBLASLt proposes for one product, in its order, under the rules of CublasLtMatmul but without
-/// its choice.
+/// The algorithms of cuBLASLt for one product: those that CublasLtMatmul times and further ones, in the same order and
+/// under the same rules, but without its choice.
 class ProductSweep {
  public:
-  static constexpr int kMaxCandidates = 100;
+  static constexpr std::size_t kMaxCandidates = 128;
 
   /// Has no candidates where `stream` is not the CUDA backend's. `scratch` holds scratch_bytes(op) and stays. Throws
   /// Error{kDevice}.
@@ -23,7 +23,7 @@ class ProductSweep {
   ProductSweep& operator=(const ProductSweep&) = delete;
 
   std::size_t size() const;
-  /// Enqueues a candidate on the stream of the constructor; false where cuBLASLt refuses to run it.
+  /// Enqueues a candidate on the stream of the constructor; false where it fails to start.
   bool enqueue(std::size_t index) const;
 
  private:

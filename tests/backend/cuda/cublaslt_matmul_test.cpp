@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/cublaslt_matmul.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "backend/cuda/cublaslt_plan.h"
@@ -246,15 +249,35 @@ TEST_CASE("a large product is timed once, then found in memory and in the file, 
   CHECK(other_device.n_timed() == 1);
 }
 
-TEST_CASE("there are several proposals to choose from for a large product", "[gpu]") {
+TEST_CASE("the algorithms of a large product are many, come in one order, and are found by their names", "[gpu]") {
   const Gpu gpu;
   const Large large(gpu);
   Owner<cublasLtHandle_t, cublasLtDestroy> handle;
   FERRY_CUBLAS_CHECK(cublasLtCreate(handle.receive()));
-  const auto candidates = ProductDescriptors(Product(large.op()))
-                              .candidates(handle.get(), CublasLtMatmul::kWorkspaceBytes, CublasLtMatmul::kCandidates);
-  CHECK(candidates.size() >= 4);
-  for (const Candidate& candidate : candidates) CHECK(candidate.name.find("algo") == 0);
+  const ProductDescriptors product{Product(large.op())};
+  const auto names = [&](std::size_t max_count) {
+    std::vector<std::string> result;
+    for (const Candidate& candidate : product.candidates(handle.get(), CublasLtMatmul::kWorkspaceBytes, max_count)) {
+      result.push_back(candidate.name);
+    }
+    return result;
+  };
+  const std::vector<std::string> all = names(128);
+  CHECK(all.size() >= CublasLtMatmul::kCandidates);
+  CHECK(std::set<std::string>(all.begin(), all.end()).size() == all.size());
+  CHECK(names(128) == all);
+  const std::size_t n_first = std::min(all.size(), CublasLtMatmul::kCandidates);
+  CHECK(names(n_first) == std::vector<std::string>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(n_first)));
+  for (const std::string& name : all) {
+    INFO(name);
+    const auto again = product.named(handle.get(), CublasLtMatmul::kWorkspaceBytes, name);
+    REQUIRE(again);
+    CHECK(again->name == name);
+  }
+  for (const char* const name : {"", "algo99999 tile0", "algo66"}) {
+    CHECK(!product.named(handle.get(), CublasLtMatmul::kWorkspaceBytes, name));
+  }
+  CHECK(!product.named(handle.get(), CublasLtMatmul::kWorkspaceBytes, all.front() + " "));
 }
 
 TEST_CASE("timing a product that adds in place adds once", "[gpu]") {
@@ -268,7 +291,7 @@ TEST_CASE("timing a product that adds in place adds once", "[gpu]") {
   CHECK(std::abs(large.got() - want) <= 0x1p-8 * std::abs(want) + 1e-3);
 }
 
-TEST_CASE("a broken file, or a choice that the library does not propose, is timed again and rewritten", "[gpu]") {
+TEST_CASE("a broken file, or a choice that cannot run, is timed again and rewritten", "[gpu]") {
   const Gpu gpu;
   const RawStream stream;
   const Large large(gpu);
