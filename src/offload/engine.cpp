@@ -100,7 +100,22 @@ StepStats Engine::Impl::stats(std::int64_t step) {
   stats.coefficient = verdict.coefficient;
   stats.compute_ms = backend_.elapsed_ms(record.begun.get(), record.ended.get());
   stats.adamw_ms = queue_->busy_ms(step);
+  stats.wait_weights_ms = streams_.waits.ms(step, WaitCause::kWeights);
+  stats.wait_optimizer_ms = streams_.waits.ms(step, WaitCause::kOptimizer);
+  stats.wait_gradients_ms = streams_.waits.ms(step, WaitCause::kGradients);
+  stats.wait_residuals_ms = streams_.waits.ms(step, WaitCause::kResiduals);
+  stats.wait_input_ms = streams_.waits.ms(step, WaitCause::kInput);
   return stats;
+}
+
+void Engine::Impl::start_trace(std::int64_t n_steps) {
+  FERRY_ASSERT(options_.training);
+  streams_.timeline.start(steps_, n_steps, streams_.compute.get());
+}
+
+std::vector<TimelineSpan> Engine::Impl::take_trace() {
+  finish();
+  return streams_.timeline.take();
 }
 
 Engine::Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
@@ -117,6 +132,8 @@ std::int64_t Engine::train_step(const Batch& batch, double lr) { return impl_->t
 double Engine::loss(std::int64_t step) { return impl_->loss(step); }
 void Engine::finish() { impl_->finish(); }
 StepStats Engine::stats(std::int64_t step) { return impl_->stats(step); }
+void Engine::start_trace(std::int64_t n_steps) { impl_->start_trace(n_steps); }
+std::vector<TimelineSpan> Engine::take_trace() { return impl_->take_trace(); }
 double Engine::evaluate(const Batch& batch) { return impl_->evaluate(batch); }
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) { return impl_->next_logits(ids); }
 std::vector<MemoryLine> Engine::device_memory() const { return impl_->device_memory(); }

@@ -18,6 +18,7 @@
 #include "model/parameter_table.h"
 #include "offload/memory_plan.h"
 #include "offload/parameter_arrays.h"
+#include "offload/timeline.h"
 #include "optim/adamw.h"
 
 namespace ferry {
@@ -82,6 +83,12 @@ struct StepStats {
   double compute_ms = 0;        // first to last op of the step on the compute stream
   double adamw_ms = 0;          // the optimizer pool's busy time
   double launcher_wait_ms = 0;  // the launching thread's time blocked on updates
+  // Time in which the compute stream stood still, by what it waited for: see WaitCause.
+  double wait_weights_ms = 0;
+  double wait_optimizer_ms = 0;
+  double wait_gradients_ms = 0;
+  double wait_residuals_ms = 0;
+  double wait_input_ms = 0;
 };
 
 /// Not thread-safe: one thread drives it. Steps are launched asynchronously; the optimizer works behind the caller's
@@ -120,6 +127,11 @@ class Engine {
   void finish();
   /// Of step `step`, one of the last kLossHistory. Blocks until its gradients have arrived on the host.
   StepStats stats(std::int64_t step);
+
+  /// Notes what every stream and thread does in the next `n_steps` steps. Blocks until the device is idle.
+  void start_trace(std::int64_t n_steps);
+  /// What has been noted since start_trace. Blocks until every launched step and its updates have ended.
+  std::vector<TimelineSpan> take_trace();
 
   /// Sum of the losses over the batch's valid targets (nats), at the weights of the last launched step. Blocks.
   /// Throws Error{kShape} as train_step.

@@ -18,7 +18,7 @@ void Engine::Impl::upload_tokens(const LlamaShape& shape, std::span<const std::i
     next += values.size();
     std::ranges::copy(values, staged.begin());
     backend_.host_access(Access::kWrite, staged.data(), staged.size_bytes(), "tokens");
-    streams_.to_device(to.data, staged.data(), staged.size_bytes());
+    streams_.to_device(to.data, staged.data(), staged.size_bytes(), {"tokens"});
   };
   upload(buffers_.ids(shape), inputs);
   upload(buffers_.targets(shape), targets);
@@ -38,16 +38,23 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
   const std::int64_t table_elems = config_.vocab_size * config_.hidden_size;
   const TensorView table = arrays_.weights_at(0, table_elems).reshape({config_.vocab_size, config_.hidden_size});
   const bool on_host = table_is_on(Home::kHost);
+  const double waited = queue_ ? queue_->waited_ms() : 0;
   if (on_host) {
     wait_for_rows(inputs);
     void* const rows = host_.memory.at(host_.x);
     backend_.host_access(Access::kWrite, rows, x.size_bytes(), "gathered rows");
     gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, rows, pool_);
-    streams_.to_device(x.data, rows, x.size_bytes());
+    streams_.to_device(x.data, rows, x.size_bytes(), {"embedding rows"});
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
-  if (begun != nullptr) backend_.record(begun, streams_.compute.get());
-  if (!on_host) pass.context().run(EmbeddingForward{.ids = buffers_.ids(pass.shape()), .table = table, .y = x});
+  if (begun != nullptr) {
+    streams_.waits.end(queue_->waited_ms() > waited ? WaitCause::kOptimizer : WaitCause::kInput);
+    backend_.record(begun, streams_.compute.get());
+  }
+  if (on_host) return;
+  streams_.on_compute({"forward embedding"}, [&] {
+    pass.context().run(EmbeddingForward{.ids = buffers_.ids(pass.shape()), .table = table, .y = x});
+  });
 }
 
 void Engine::Impl::wait_for_rows(std::span<const std::int32_t> ids) {
@@ -77,7 +84,9 @@ void Engine::Impl::submit_other_rows() {
 
 void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
   // Host memory of the step before is free again: its rows are summed, and updated where they live on the host.
+  streams_.waits.begin();
   if (steps_ > 0) queue_->verdict(steps_ - 1);
+  streams_.waits.end(WaitCause::kOptimizer);
   if (!parameters_.parameters().front().trained) {
     queue_->submit_rows({}, nullptr);
   } else if (table_is_on(Home::kDevice)) {
@@ -85,7 +94,9 @@ void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
   } else {
     const int first = parameters_.embedding_segment(0);
     const int end = first + parameters_.n_embedding_segments();
+    streams_.waits.begin();
     for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->wait_for(id, steps_);
+    streams_.waits.end(WaitCause::kOptimizer);
     const TensorView d_x = buffers_.d_stream(pass.shape());
     const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});
     const bool tied = parameters_.tied();
@@ -100,9 +111,11 @@ void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& r
   const TensorView d_x = buffers_.d_stream(pass.shape());
   const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
   const TensorView table_rows = d_table.reshape({config_.vocab_size, config_.hidden_size});
-  if (!parameters_.tied()) pass.context().run(Fill{.x = d_table});
-  pass.context().run(EmbeddingBackward{
-      .ids = buffers_.ids(pass.shape()), .order = buffers_.order(pass.shape()), .d_y = d_x, .d_table = table_rows});
+  streams_.on_compute({"backward embedding"}, [&] {
+    if (!parameters_.tied()) pass.context().run(Fill{.x = d_table});
+    pass.context().run(EmbeddingBackward{
+        .ids = buffers_.ids(pass.shape()), .order = buffers_.order(pass.shape()), .d_y = d_x, .d_table = table_rows});
+  });
   if (norms_) {
     const auto n = static_cast<std::int64_t>(rows.distinct().size());
     const TensorView gathered = d_x.rows(0, n);
@@ -123,7 +136,7 @@ void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& r
 /// Copies what the optimizer's rows come from, and submits them.
 void Engine::Impl::send_rows(const RowGradients& gradients, const TensorView& source) {
   streams_.order(streams_.compute.get(), streams_.d2h.get(), d_stream_ready_.get());
-  streams_.to_host(host_.memory.at(host_.d_x), source.data, source.size_bytes());
+  streams_.to_host(host_.memory.at(host_.d_x), source.data, source.size_bytes(), {"gradient of the input"});
   backend_.record(d_x_arrived_.get(), streams_.d2h.get());
   any_embedding_gradient_ = true;
   queue_->submit_rows(gradients, d_x_arrived_.get());

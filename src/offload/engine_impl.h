@@ -79,6 +79,8 @@ class Engine::Impl {
   void finish();
   double loss(std::int64_t step);
   StepStats stats(std::int64_t step);
+  void start_trace(std::int64_t n_steps);
+  std::vector<TimelineSpan> take_trace();
   const ParameterTable& parameters() const { return parameters_; }
   std::vector<MemoryLine> device_memory() const { return plan_.memory.peak_lines(); }
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }

@@ -76,7 +76,7 @@ Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOpti
       arrays_(parameters_, array_layout(parameters_, options_)),
       buffers_(plan_.memory, backend, config_, options_, parameters_),
       host_piece_elems_(piece_elems(options_)),
-      streams_(backend),
+      streams_(backend, parameters_, pieces_),
       pool_(threads_or_all(options.threads)) {
   plan_device();
   plan_host();
@@ -187,7 +187,10 @@ void Engine::Impl::bind_arrays() {
 
 void Engine::Impl::create_slots() {
   if (options_.training) {
-    const OptimizerQueueOptions queue{.adamw = options_.adamw, .grad_clip = options_.grad_clip, .norms = takes_norms()};
+    const OptimizerQueueOptions queue{.adamw = options_.adamw,
+                                      .grad_clip = options_.grad_clip,
+                                      .norms = takes_norms(),
+                                      .timeline = &streams_.timeline};
     queue_ = std::make_unique<OptimizerQueue>(backend_, parameters_, pieces_, arrays_, queue, pool_);
   }
   WeightSlotMemory memory;

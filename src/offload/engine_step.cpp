@@ -46,6 +46,9 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
   StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
   const StepStats before{.h2d_bytes = streams_.h2d_bytes, .d2h_bytes = streams_.d2h_bytes};
   const double waited_before = queue_->waited_ms();
+  streams_.timeline.begin_step(step);
+  streams_.waits.begin_step(step);
+  streams_.waits.begin();  // for the input; embed() ends it
 
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, PassOps::Kind::kTraining);
   upload_tokens(pass.shape(), batch.inputs, batch.targets, rows.get());
@@ -58,6 +61,8 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
   if (queue_->deferred() && anything_on(Home::kDevice)) update_all_on_device(step);
   backend_.record(record.ended.get(), streams_.compute.get());
   end_pass();
+  streams_.waits.end_step();
+  streams_.timeline.end_step();
 
   record.step = step;
   record.stats = {.h2d_bytes = streams_.h2d_bytes - before.h2d_bytes,
@@ -147,14 +152,15 @@ void Engine::Impl::end_pass() {
 void Engine::Impl::forward_layers(const Pass& pass) {
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const WeightLease lease = weights_->acquire(parameters_.layer_segment(layer));
-    pass.ops.forward_layer(layer, lease.weights());
+    streams_.on_compute({"forward", parameters_.layer_segment(layer)},
+                        [&] { pass.ops.forward_layer(layer, lease.weights()); });
   }
 }
 
 void Engine::Impl::train_head(const Pass& pass, float scale, StepRecord& record) {
-  if (any_embedding_gradient_) backend_.wait(streams_.compute.get(), d_x_arrived_.get());  // d_stream is free again
+  if (any_embedding_gradient_) streams_.wait_on_compute(d_x_arrived_.get(), WaitCause::kGradients);  // for d_stream
   const WeightLease norm = weights_->acquire(parameters_.final_norm_segment());
-  pass.ops.head_norm(norm.weights());
+  streams_.on_compute({"forward", parameters_.final_norm_segment()}, [&] { pass.ops.head_norm(norm.weights()); });
   const std::int64_t place = steps_ % kLossHistory;
   head_forward(pass, scale, buffers_.loss(place));
   float* const loss = host_.memory.as<float>(host_.losses) + place;
@@ -162,16 +168,18 @@ void Engine::Impl::train_head(const Pass& pass, float scale, StepRecord& record)
   if (options_.check_finite) queue_->submit_loss(std::span(loss, 1), record.loss_arrived.get());
   head_backward(pass, scale);
   const GradientLease gradient = gradients_->acquire(parameters_.final_norm_segment());
-  pass.ops.head_norm_backward(norm.weights(), gradient.gradient);
+  streams_.on_compute({"backward", gradient.segment},
+                      [&] { pass.ops.head_norm_backward(norm.weights(), gradient.gradient); });
   finish_gradient(pass.context(), gradient);
 }
 
 void Engine::Impl::head_forward(const Pass& pass, float scale, const TensorView& loss) {
   for (const int segment : pass.head_chunks) {
     const WeightLease lease = weights_->acquire(segment);
-    pass.ops.head_forward(parameters_.segment(segment), lease.weights());
+    streams_.on_compute({"forward", segment},
+                        [&] { pass.ops.head_forward(parameters_.segment(segment), lease.weights()); });
   }
-  pass.ops.head_loss(scale, loss);
+  streams_.on_compute({"loss"}, [&] { pass.ops.head_loss(scale, loss); });
 }
 
 /// Chunks in descending order: the last one's weights and logits are still there.
@@ -180,8 +188,10 @@ void Engine::Impl::head_backward(const Pass& pass, float scale) {
     std::optional<WeightLease> lease;
     if (pass.ops.head_visits_twice()) lease.emplace(weights_->acquire(*it));
     const GradientLease gradient = gradients_->acquire(*it);
-    pass.ops.head_backward(parameters_.segment(*it), lease ? lease->weights() : TensorView(),
-                           {.gradient = gradient.gradient, .scale = scale});
+    streams_.on_compute({"backward", *it}, [&] {
+      pass.ops.head_backward(parameters_.segment(*it), lease ? lease->weights() : TensorView(),
+                             {.gradient = gradient.gradient, .scale = scale});
+    });
     finish_gradient(pass.context(), gradient);
   }
 }
@@ -191,14 +201,15 @@ void Engine::Impl::backward_layers(const Pass& pass) {
     const int segment = parameters_.layer_segment(layer);
     const WeightLease lease = weights_->acquire(segment);
     const GradientLease gradient = gradients_->acquire(segment);
-    pass.ops.backward_layer(layer, lease.weights(), gradient.gradient);
+    streams_.on_compute({"backward", segment},
+                        [&] { pass.ops.backward_layer(layer, lease.weights(), gradient.gradient); });
     finish_gradient(pass.context(), gradient);
   }
 }
 
 void Engine::Impl::read_loss(const TensorView& loss, float* host, Event* arrived) {
   streams_.order(streams_.compute.get(), streams_.d2h.get(), arrived);
-  streams_.to_host(host, loss.data, loss.size_bytes());
+  streams_.to_host(host, loss.data, loss.size_bytes(), {"loss"});
   backend_.record(arrived, streams_.d2h.get());
 }
 
@@ -207,7 +218,8 @@ void Engine::Impl::finish_gradient(const OpContext& context, const GradientLease
   const bool is_table = segment.offset < parameters_.parameters().front().elems;  // a tied one: its rows come last
   if (norms_) {
     const bool rows_come = is_table && parameters_.parameters().front().trained;
-    norms_->take(context, lease.segment, lease.gradient, rows_come ? buffers_.row_mask() : TensorView());
+    const TensorView skip = rows_come ? buffers_.row_mask() : TensorView();
+    streams_.on_compute({"norms", lease.segment}, [&] { norms_->take(context, lease.segment, lease.gradient, skip); });
   }
   gradients_->send(lease);
   const bool on_device = arrays_.home_of(segment.offset) == Home::kDevice;
@@ -217,19 +229,23 @@ void Engine::Impl::finish_gradient(const OpContext& context, const GradientLease
 void Engine::Impl::update_on_device(int segment, const TensorView& gradient) {
   const Segment& info = parameters_.segment(segment);
   const OpContext context{.backend = backend_, .stream = streams_.compute.get(), .scratch = {}};
-  for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, info.offset, info.elems)) {
-    context.run(Adamw{.weight = arrays_.weights_at(offset, elems),
-                      .weight_low = arrays_.at(ParameterArray::kWeightLow, offset, elems),
-                      .m = arrays_.at(ParameterArray::kFirstMoment, offset, elems),
-                      .v = arrays_.at(ParameterArray::kSecondMoment, offset, elems),
-                      .gradient = gradient.columns(offset - info.offset, elems),
-                      .scalars = decayed ? scalars_.decayed : scalars_.plain});
-  }
+  streams_.on_compute({"AdamW", segment}, [&] {
+    for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, info.offset, info.elems)) {
+      context.run(Adamw{.weight = arrays_.weights_at(offset, elems),
+                        .weight_low = arrays_.at(ParameterArray::kWeightLow, offset, elems),
+                        .m = arrays_.at(ParameterArray::kFirstMoment, offset, elems),
+                        .v = arrays_.at(ParameterArray::kSecondMoment, offset, elems),
+                        .gradient = gradient.columns(offset - info.offset, elems),
+                        .scalars = decayed ? scalars_.decayed : scalars_.plain});
+    }
+  });
 }
 
 /// With clipping: the launching thread learns the step's norm, then launches all updates.
 void Engine::Impl::update_all_on_device(std::int64_t step) {
+  streams_.waits.begin();
   const StepVerdict verdict = queue_->verdict(step);
+  streams_.waits.end(WaitCause::kOptimizer);
   if (!verdict.applied) return;
   scalars_ = verdict.scalars;
   for (std::size_t i = 0; i < parameters_.segments().size(); ++i) {

@@ -65,7 +65,7 @@ void GradientNorms::send(int segment) {
   const Part& part = parts_[static_cast<std::size_t>(segment)];
   if (part.runs.empty()) return;
   const std::span<float> values(host_ + step_ % 2 * count_ + part.first, part.runs.size());
-  streams_.to_host(values.data(), device_ + part.first, values.size_bytes());
+  streams_.to_host(values.data(), device_ + part.first, values.size_bytes(), {.what = "norms", .segment = segment});
   streams_.backend.record(part.arrived.get(), streams_.d2h.get());
   queue_.submit_norms(name_of(parameters_, parameters_.segment(segment)), values, part.arrived.get());
 }

@@ -37,7 +37,7 @@ GradientLease GradientSlots::acquire(int segment) {
     next_ = (next_ + 1) % (slots_.size() - 1);
   }
   Slot& slot = slots_[index];
-  if (slot.copied_once) streams_.backend.wait(streams_.compute.get(), slot.copied.get());
+  if (slot.copied_once) streams_.wait_on_compute(slot.copied.get(), WaitCause::kGradients);
   return {segment, static_cast<int>(index), TensorView(slot.data, arrays_.dtype(), {info.elems})};
 }
 
@@ -56,7 +56,8 @@ void GradientSlots::write_back(const GradientLease& lease) {
   for (int id = pieces_.first_of(lease.segment); id < pieces_.first_of(lease.segment + 1); ++id) {
     const Piece& piece = pieces_.piece(id);
     const TensorView source = lease.gradient.columns(piece.offset - segment.offset, piece.elems);
-    streams_.to_host(arrays_.gradients_at(piece.offset, piece.elems).data, source.data, source.size_bytes());
+    streams_.to_host(arrays_.gradients_at(piece.offset, piece.elems).data, source.data, source.size_bytes(),
+                     {.what = "gradient", .piece = id});
     Event* arrived = piece_arrived_[static_cast<std::size_t>(id)].get();
     streams_.backend.record(arrived, streams_.d2h.get());
     queue_.submit(id, arrived);

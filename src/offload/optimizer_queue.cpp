@@ -2,7 +2,6 @@
 // The watcher and the runner of the optimizer queue.
 #include "offload/optimizer_queue.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -11,7 +10,7 @@
 namespace ferry {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Timeline::Clock;
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -181,6 +180,7 @@ void OptimizerQueue::run(std::stop_token stop) {
       const auto begin = Clock::now();
       apply(update);
       const double ms = ms_since(begin);
+      note_span(update, begin);
       lock.lock();
       record_of(update.step->step).busy_ms += ms;
       if (update.piece != kAllElse) advance(update.piece, update.step->step);
@@ -200,6 +200,13 @@ void OptimizerQueue::apply(const Update& update) {
   } else {
     updates_.update(piece, step.scalars);
   }
+}
+
+void OptimizerQueue::note_span(const Update& update, Timeline::Clock::time_point begin) {
+  if (options_.timeline == nullptr) return;
+  const SpanName name = update.piece == kAllElse ? SpanName{"AdamW of the batch's rows"}
+                                                 : SpanName{.what = "AdamW", .piece = update.piece};
+  options_.timeline->note_host(Lane::kOptimizer, name, update.step->step, begin);
 }
 
 /// Everything of the step has arrived.
@@ -274,18 +281,21 @@ bool OptimizerQueue::is_at(int piece, std::int64_t version) {
 }
 
 template <class Ready>
-void OptimizerQueue::wait_until(Ready&& ready) {
-  const auto begin = Clock::now();
+void OptimizerQueue::wait_until(SpanName name, Ready&& ready) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ != nullptr || ready(); });
-  waited_ms_ += ms_since(begin);
+  if (failure_ == nullptr && !ready()) {
+    const auto begin = Clock::now();
+    changed_.wait(lock, [&] { return failure_ != nullptr || ready(); });
+    waited_ms_ += ms_since(begin);
+    if (options_.timeline != nullptr) options_.timeline->note_wait(name, begin);
+  }
   if (failure_) std::rethrow_exception(failure_);
 }
 
 void OptimizerQueue::wait_for(int piece, std::int64_t version) {
   const auto index = static_cast<std::size_t>(piece);
   if (!updated_[index]) return;
-  wait_until([&] { return versions_[index] >= version; });
+  wait_until({.what = "wait for AdamW", .piece = piece}, [&] { return versions_[index] >= version; });
   FERRY_ASSERT(is_at(piece, version));
 }
 
@@ -295,7 +305,7 @@ void OptimizerQueue::wait_for_all(std::int64_t version) {
 }
 
 StepVerdict OptimizerQueue::verdict(std::int64_t step) {
-  wait_until([&] { return record_of(step).verdict.has_value(); });
+  wait_until({"wait for all gradients"}, [&] { return record_of(step).verdict.has_value(); });
   backend_.observe(&records_);
   const std::scoped_lock lock(mutex_);
   return *record_of(step).verdict;

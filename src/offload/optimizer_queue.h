@@ -18,13 +18,15 @@
 #include "backend/backend.h"
 #include "core/thread_pool.h"
 #include "offload/host_updates.h"
+#include "offload/timeline.h"
 
 namespace ferry {
 
 struct OptimizerQueueOptions {
   AdamwOptions adamw;
-  double grad_clip = 0;  // largest global norm of the gradients; 0 = updates need not wait for the norm
-  bool norms = true;     // norms of all gradients are submitted: what is not finite is found
+  double grad_clip = 0;          // largest global norm of the gradients; 0 = updates need not wait for the norm
+  bool norms = true;             // norms of all gradients are submitted: what is not finite is found
+  Timeline* timeline = nullptr;  // notes updates and waits; may be absent
 };
 
 /// What is known of a step when all of its gradients have arrived.
@@ -131,11 +133,12 @@ class OptimizerQueue {
   void take(const Arrival& arrival);                                              // mutex_ is held
   void note(Step& step, const std::string& what, std::span<const float> values);  // mutex_ is held
   void apply(const Update& update);
+  void note_span(const Update& update, Timeline::Clock::time_point begin);
   void finish_rows(const StepRef& step);
   void resolve(const StepRef& step);  // mutex_ is held
   [[noreturn]] static void throw_not_finite(const Step& step);
   template <class Ready>
-  void wait_until(Ready&& ready);
+  void wait_until(SpanName name, Ready&& ready);
   void advance(int piece, std::int64_t step);  // mutex_ is held
   void fail(std::exception_ptr failure);
   void push(Arrival arrival);

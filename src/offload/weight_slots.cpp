@@ -78,6 +78,7 @@ void WeightSlots::fetch(int segment, Slot& slot) {
   slot.version = version_;
   slot.last_use = ++clock_;
   slot.awaited = true;
+  const double waited_ms = queue_ != nullptr ? queue_->waited_ms() : 0;
   if (slot.released_once) streams_.backend.wait(streams_.h2d.get(), slot.released.get());
   const std::int64_t base = parameters_.segment(segment).offset;
   for (int id = pieces_.first_of(segment); id < pieces_.first_of(segment + 1); ++id) {
@@ -86,9 +87,11 @@ void WeightSlots::fetch(int segment, Slot& slot) {
     const TensorView source = arrays_.weights_at(piece.offset, piece.elems);
     void* target = static_cast<std::byte*>(slot.data) +
                    (piece.offset - base) * static_cast<std::int64_t>(size_of(arrays_.dtype()));
-    streams_.to_device(target, source.data, source.size_bytes());
+    streams_.to_device(target, source.data, source.size_bytes(), {.what = "weights", .piece = id});
   }
   streams_.backend.record(slot.fetched.get(), streams_.h2d.get());
+  slot.late = segment == held_back_ || (queue_ != nullptr && queue_->waited_ms() > waited_ms);
+  held_back_ = -1;
 }
 
 void WeightSlots::begin_pass(std::int64_t version, std::vector<int> route) {
@@ -112,7 +115,11 @@ void WeightSlots::prefetch() {
       continue;
     }
     Slot* slot = free_slot(segment);
-    if (slot == nullptr || !up_to_date(segment)) return;
+    if (slot == nullptr) return;
+    if (!up_to_date(segment)) {
+      held_back_ = segment;
+      return;
+    }
     fetch(segment, *slot);
   }
 }
@@ -122,6 +129,7 @@ WeightLease WeightSlots::acquire(int segment) {
   ++visited_;
   const Segment& info = parameters_.segment(segment);
   if (on_device(segment)) return {nullptr, 0, arrays_.weights_at(info.offset, info.elems)};
+  streams_.waits.begin();
   Slot* slot = find(segment);
   if (slot == nullptr) {
     slot = free_slot(segment);
@@ -130,6 +138,7 @@ WeightLease WeightSlots::acquire(int segment) {
   }
   FERRY_ASSERT(!slot->leased);
   streams_.backend.wait(streams_.compute.get(), slot->fetched.get());
+  streams_.waits.end(slot->late ? WaitCause::kOptimizer : WaitCause::kWeights);
   slot->leased = true;
   slot->awaited = false;
   slot->last_use = ++clock_;

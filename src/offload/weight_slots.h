@@ -69,6 +69,7 @@ class WeightSlots {
     bool leased = false;
     bool awaited = false;  // fetched, not yet acquired
     bool released_once = false;
+    bool late = false;  // its fetch had to wait for AdamW
     std::uint64_t last_use = 0;
     std::unique_ptr<Event> fetched;
     std::unique_ptr<Event> released;
@@ -96,6 +97,7 @@ class WeightSlots {
   std::vector<int> route_;
   std::size_t visited_ = 0;  // segments of the route acquired so far
   std::uint64_t clock_ = 0;
+  int held_back_ = -1;  // segment that had a free slot but was still being updated
 };
 
 }  // namespace ferry
