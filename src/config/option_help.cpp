@@ -22,7 +22,9 @@ std::string flag_with_value(const Option& option) {
   if (const auto* kind = std::get_if<TextOption>(&option.kind)) {
     return flag + (kind->form == TextOption::Form::kPath ? " PATH" : " TEXT");
   }
-  if (std::holds_alternative<PathListOption>(option.kind)) return flag + " PATH ...";
+  if (const auto* kind = std::get_if<ListOption>(&option.kind)) {
+    return flag + (std::string_view(kind->item) == "path" ? " PATH ..." : " TEXT ...");
+  }
   if (std::holds_alternative<EnumOption>(option.kind)) return flag + " TEXT";
   return flag + (std::holds_alternative<IntOption>(option.kind) ? " INT" : " NUMBER");
 }
@@ -32,8 +34,7 @@ std::string default_of(const Option& option) {
   const OptionValue value = get_option(RunConfig{}, option);
   if (!is_allowed(option, value)) return "";
   const auto* text = std::get_if<TextOption>(&option.kind);
-  const bool choice =
-      std::holds_alternative<EnumOption>(option.kind) || (text != nullptr && text->form == TextOption::Form::kChoice);
+  const bool choice = std::holds_alternative<EnumOption>(option.kind) || (text != nullptr && !text->choices.empty());
   return choice ? std::get<std::string>(value) : to_toml(value);
 }
 

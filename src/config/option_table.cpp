@@ -22,6 +22,8 @@ using Form = TextOption::Form;
 constexpr unsigned kTrain = static_cast<unsigned>(Command::kTrain);
 constexpr unsigned kGenerate = static_cast<unsigned>(Command::kGenerate);
 constexpr unsigned kBench = static_cast<unsigned>(Command::kBench);
+constexpr unsigned kPlan = static_cast<unsigned>(Command::kPlan);
+constexpr unsigned kSteps = kTrain | kBench | kPlan;  // of a training step
 constexpr bool kShort = false;
 constexpr bool kAdvanced = true;
 
@@ -41,24 +43,24 @@ std::vector<Option> make_table() {
   return {
       {"model", "model", TextOption{&C::model, Form::kName, {}},
        "Shape of the model: a preset, a Hugging Face folder or a config.json; generate: the folder of a trained model",
-       kShort, kTrain | kGenerate | kBench},
+       kShort, kTrain | kGenerate | kBench | kPlan},
       {"init_from", "model", TextOption{&C::init_from, Form::kPath, {}},
-       "Hugging Face folder with the first weights; without it they are random", kShort, kTrain},
+       "Hugging Face folder with the first weights; without it they are random", kShort, kTrain | kPlan},
       {"seed", "model", IntOption{&C::seed, 0, kMaxInt}, "Seed of random weights and of sampled text", kShort,
        kTrain | kGenerate | kBench},
       {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}), "Storage type of weights and activations", kShort,
-       kTrain | kGenerate | kBench},
+       kTrain | kGenerate | kBench | kPlan},
 
-      {"train_data", "data", PathListOption{&C::train_data}, "Training files, read one after another", kShort, kTrain},
-      {"val_data", "data", PathListOption{&C::val_data}, "Validation files", kShort, kTrain},
+      {"train_data", "data", ListOption{&C::train_data, "path"}, "Training files, read one after another", kShort,
+       kTrain},
+      {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files", kShort, kTrain},
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
        "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain},
-      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kTrain | kBench},
+      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kSteps},
       {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences that go through a layer together",
-       kShort, kTrain | kBench},
+       kShort, kSteps},
       {"accumulate", "data", IntOption{&C::accumulate, 1, kMaxRows},
-       "Groups of batch_size sequences in a step; each layer visits the device once for all of them", kShort,
-       kTrain | kBench},
+       "Groups of batch_size sequences in a step; each layer visits the device once for all of them", kShort, kSteps},
       {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
        "Order of the sequences; shuffled is a new permutation in each epoch", kShort, kTrain},
       {"data_seed", "data", IntOption{&C::data_seed, 0, kMaxInt}, "Seed of the shuffled order", kShort, kTrain},
@@ -80,14 +82,28 @@ std::vector<Option> make_table() {
       {"weight_decay", "optimizer", RealOption{&C::weight_decay, 0, 100}, "AdamW's weight decay; norms have none",
        kShort, kTrain},
       {"decay_embeddings", "optimizer", BoolOption{&C::decay_embeddings}, "Decay the embeddings too", kShort, kTrain},
+      {"grad_clip", "optimizer", RealOption{&C::grad_clip, 0, 1e9},
+       "Largest global norm of the gradients, larger ones are scaled down; 0 = none. Updates then wait for the norm",
+       kShort, kSteps},
+      {"freeze", "optimizer", ListOption{&C::freeze, "name pattern"},
+       "Parameters that are not trained and cost no state: Hugging Face names, * stands for any text, as in "
+       "model.layers.0.*",
+       kShort, kSteps},
       {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "bf16"}),
        "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6); dtype f32 has "
        "f32",
-       kShort, kTrain | kBench},
+       kShort, kSteps},
 
-      {"offload", "offload", enum_option<&C::offload>({"all", "none"}),
-       "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device", kShort,
-       kTrain | kBench},
+      {"offload", "offload", enum_option<&C::offload>({"all", "layers", "none"}),
+       "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device, layers keeps "
+       "those of the embedding, the head and the final norm on the device",
+       kShort, kSteps},
+      {"gpu_memory", "offload", TextOption{&C::gpu_memory, Form::kSize, {"auto", "min"}},
+       "Device memory that the plan may use: auto is what is free (on the CPU: nothing is kept that need not be), min "
+       "as little as works",
+       kShort, kSteps},
+      {"host_memory", "offload", TextOption{&C::host_memory, Form::kSize, {"auto"}},
+       "Host memory that the plan may use; auto is what is available", kShort, kSteps},
 
       {"steps", "run", IntOption{&C::steps, 1, kMaxSteps}, "Length of the run in steps (give this or epochs)", kShort,
        kTrain | kBench},
@@ -104,11 +120,13 @@ std::vector<Option> make_table() {
        "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, "
        "trace:cpu stops where no order keeps two streams or threads from using the same memory at once, and "
        "check:cuda,cpu compares every op of the first with the second",
-       kShort, kTrain | kGenerate | kBench},
+       kShort, kTrain | kGenerate | kBench | kPlan},
       {"device", "run", IntOption{&C::device, 0, 1023},
-       "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort, kTrain | kGenerate | kBench},
+       "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort, kTrain | kGenerate | kBench | kPlan},
       {"threads", "run", IntOption{&C::threads, 0, 4096}, "CPU threads; 0 = all available", kShort,
        kTrain | kGenerate | kBench},
+      {"check_finite", "run", BoolOption{&C::check_finite},
+       "Stop at a loss or gradient that is not finite (with grad_clip, skip the step)", kShort, kSteps},
       {"quiet", "run", BoolOption{&C::quiet}, "Print warnings and errors only", kShort, kTrain},
       {"log_file", "run", TextOption{&C::log_file, Form::kPath, {}}, "File that gets every message too", kShort,
        kTrain},
@@ -127,25 +145,31 @@ std::vector<Option> make_table() {
       {"floor_seconds", "bench", RealOption{&C::floor_seconds, 0, 3600},
        "How long `bench floor` runs, at least one step", kShort, kBench},
 
-      {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for the weights of a segment",
-       kAdvanced, kTrain | kBench},
-      {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for the gradients of a segment",
-       kAdvanced, kTrain | kBench},
+      {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for weights, else the plan chooses",
+       kAdvanced, kSteps},
+      {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for gradients, else the plan chooses",
+       kAdvanced, kSteps},
       {"vocab_chunk", "plan", IntOption{&C::vocab_chunk, 0, kMaxRows},
-       "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kTrain | kBench},
-      {"recompute", "plan", TextOption{&C::recompute, Form::kChoice, {"full", "lean", "none"}, nullptr, {"keep"}},
+       "Vocabulary rows that travel as one segment; 0 = the plan chooses", kAdvanced, kSteps},
+      {"resident_state_layers", "plan", IntOption{&C::resident_state_layers, 0, kMaxRows},
+       "First layers that live on the device, AdamW too; else the plan chooses", kAdvanced, kSteps},
+      {"resident_layers", "plan", IntOption{&C::resident_layers, 0, kMaxRows},
+       "Next layers, whose weights keep a place of their own on the device; else the plan chooses", kAdvanced, kSteps},
+      {"residuals", "plan", enum_option<&C::residuals>({"auto", "device", "host"}),
+       "Where the inputs of layers wait for backward; auto is the device where they fit", kAdvanced, kSteps},
+      {"recompute", "plan",
+       TextOption{&C::recompute, Form::kChoice, {"auto", "full", "lean", "none"}, nullptr, {"keep"}},
        "What backward computes again: full a whole layer (for comparison), lean all but its down projection, none "
-       "nothing; keep:n nothing of the last n layers",
-       kAdvanced, kTrain | kBench},
-      {"mlp_chunk", "plan", TextOption{&C::mlp_chunk, Form::kChoice, {"none"}, nullptr, {"tokens", "features"}},
+       "nothing; keep:n nothing of the last n layers; auto is lean or keep:n, as memory allows",
+       kAdvanced, kSteps},
+      {"mlp_chunk", "plan", TextOption{&C::mlp_chunk, Form::kChoice, {"auto", "none"}, nullptr, {"tokens", "features"}},
        "Runs the MLP in parts of n tokens (its weight gradients are summed in f32) or n features (its output is); gate "
-       "and up are then never kept, backward makes them again",
-       kAdvanced, kTrain | kBench},
+       "and up are then never kept, backward makes them again; auto is none where that fits",
+       kAdvanced, kSteps},
       {"head", "plan", TextOption{&C::head, Form::kChoice, {"auto", "chunks", "logits"}, nullptr, {"tokens"}},
        "Logits on the device: chunks those of one vocabulary chunk, made twice; logits all of them; tokens:n those of "
-       "n "
-       "tokens, with the whole head's weights and their f32 gradient; auto is chunks",
-       kAdvanced, kTrain | kBench},
+       "n tokens, with the whole head's weights and their f32 gradient; auto is chunks",
+       kAdvanced, kSteps},
   };
 }
 
@@ -155,6 +179,8 @@ std::span<const CommandInfo> command_table() {
   static const std::vector<CommandInfo> table = {
       {Command::kTrain, "train", "[CONFIG]", "Train a model; without a config file, a tiny one on a bundled text"},
       {Command::kGenerate, "generate", "[MODEL]", "Continue a text with a trained byte-level model"},
+      {Command::kPlan, "plan", "[CONFIG]",
+       "Print the memory, and the bytes moved per step, that training would need; allocates nothing, needs no GPU"},
       {Command::kBench, "bench", "TARGET [CONFIG]",
        "Measure this machine: `ops` times every operation, `step` training steps, `floor` their products alone"},
   };

@@ -12,7 +12,7 @@
 
 namespace ferry {
 
-enum class Command : unsigned { kTrain = 1, kGenerate = 2, kBench = 4 };
+enum class Command : unsigned { kTrain = 1, kGenerate = 2, kBench = 4, kPlan = 8 };
 
 struct CommandInfo {
   Command command;
@@ -41,9 +41,9 @@ struct BoolOption {
   bool RunConfig::*field;
 };
 /// Never empty. kChoice is one of `choices`, or two of them as "<pair_prefix>:A,B" where there is a prefix, or one of
-/// `counted` with a number: "<word>:n", n from 1 to kMaxCount.
+/// `counted` with a number: "<word>:n", n from 1 to kMaxCount. kSize is one of `choices`, or a size: "6.8GB".
 struct TextOption {
-  enum class Form { kName, kPath, kChoice };
+  enum class Form { kName, kPath, kChoice, kSize };
   static constexpr std::int64_t kMaxCount = 2147483647;
   std::string RunConfig::*field;
   Form form;
@@ -51,8 +51,9 @@ struct TextOption {
   const char* pair_prefix = nullptr;
   std::vector<const char*> counted = {};
 };
-struct PathListOption {
+struct ListOption {
   std::vector<std::string> RunConfig::*field;
+  const char* item;  // "path": what one of them is
 };
 /// An enum whose enumerators are 0, 1, ... in the order of `choices`.
 struct EnumOption {
@@ -64,7 +65,7 @@ struct EnumOption {
 struct Option {
   const char* key;
   const char* section;
-  std::variant<IntOption, RealOption, BoolOption, TextOption, PathListOption, EnumOption> kind;
+  std::variant<IntOption, RealOption, BoolOption, TextOption, ListOption, EnumOption> kind;
   const char* help;   // one line
   bool advanced;      // absent from the short help
   unsigned commands;  // union of Command values

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -99,10 +100,11 @@ struct Store {
     if (got == nullptr || got->empty() || !is_text(*got)) return false;
     if (option.form == TextOption::Form::kPath && !is_path(*got)) return false;
     if (option.form == TextOption::Form::kChoice && !is_choice(option, *got)) return false;
+    if (option.form == TextOption::Form::kSize && !index_of(option.choices, *got) && !parse_size(*got)) return false;
     config.*option.field = *got;
     return true;
   }
-  bool operator()(const PathListOption& option) const {
+  bool operator()(const ListOption& option) const {
     std::vector<std::string> paths;
     if (const auto* one = std::get_if<std::string>(&value)) {
       paths = {*one};
@@ -144,9 +146,14 @@ struct Describe {
       if (option.pair_prefix == nullptr) return choices;
       return fmt::format("{}, or {}:A,B with two of these", choices, option.pair_prefix);
     }
+    if (option.form == TextOption::Form::kSize) {
+      return fmt::format("{}, or a size such as 6.8GB or 4GiB", fmt::join(option.choices, ", "));
+    }
     return option.form == TextOption::Form::kPath ? "a path (UTF-8, not starting with -)" : "text that is not empty";
   }
-  std::string operator()(const PathListOption&) const { return "one or more paths (UTF-8, not starting with -)"; }
+  std::string operator()(const ListOption& option) const {
+    return fmt::format("one or more {}s (UTF-8, not starting with -)", option.item);
+  }
   std::string operator()(const EnumOption& option) const { return one_of(option.choices); }
 };
 
@@ -191,6 +198,26 @@ CountedWord parse_counted(std::string_view text) {
   return {std::string(text.substr(0, colon)), fine ? *count : 0};
 }
 
+std::optional<std::int64_t> parse_size(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {{"TiB", 0x1p40}, {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}, {"TB", 1e12},
+                             {"GB", 1e9},     {"MB", 1e6},     {"kB", 1e3},     {"B", 1}};
+  constexpr double kMost = 0x1p60;
+  for (const Unit& unit : kUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    const std::string digits(text.substr(0, text.size() - unit.name.size()));
+    if (digits.find_first_not_of("0123456789.") != std::string::npos) return std::nullopt;
+    const auto number = parse_number<double>(digits);
+    const double bytes = number ? std::round(*number * unit.bytes) : 0;
+    if (bytes < 1 || bytes > kMost) return std::nullopt;
+    return static_cast<std::int64_t>(bytes);
+  }
+  return std::nullopt;
+}
+
 void set_option(RunConfig& config, const Option& option, const OptionValue& value, std::string_view where) {
   FERRY_CHECK(std::visit(Store{config, value}, option.kind), kConfig, "{} = {}: expected {}{}", where,
               shown(to_toml(value)), allowed_values(option), nearest_counted(option, value));
@@ -204,7 +231,7 @@ bool is_allowed(const Option& option, const OptionValue& value) {
 OptionValue parse_flag_text(const Option& option, const std::vector<std::string>& texts) {
   FERRY_ASSERT(!texts.empty());
   const std::string& text = texts.front();
-  if (std::holds_alternative<PathListOption>(option.kind)) return texts;
+  if (std::holds_alternative<ListOption>(option.kind)) return texts;
   if (std::holds_alternative<BoolOption>(option.kind) && (text == "true" || text == "false")) return text == "true";
   if (std::holds_alternative<IntOption>(option.kind)) {
     if (const auto value = parse_number<std::int64_t>(text)) return *value;
@@ -243,6 +270,7 @@ void validate(const RunConfig& config, Command command) {
   if (command == Command::kBench) return;
   FERRY_CHECK(!config.model.empty() || !config.init_from.empty(), kConfig,
               "no model: set model (a preset, a Hugging Face folder or a config.json) or init_from");
+  if (command == Command::kPlan) return;
   FERRY_CHECK(!config.train_data.empty(), kConfig, "no training data: set train_data");
   FERRY_CHECK(config.steps == 0 || config.epochs == 0, kConfig,
               "steps = {} and epochs = {} are both given: give one of them", config.steps, config.epochs);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -31,6 +32,10 @@ struct CountedWord {
   std::int64_t count = 0;
 };
 CountedWord parse_counted(std::string_view text);
+
+/// "6.8GB" -> 6800000000, "4GiB" -> 4294967296: a number > 0 with one of the units B, kB, MB, GB, TB, KiB, MiB, GiB,
+/// TiB.
+std::optional<std::int64_t> parse_size(std::string_view text);
 
 /// "an integer from 1 to 4096", "one of f32, bf16"
 std::string allowed_values(const Option& option);

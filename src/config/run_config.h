@@ -17,7 +17,8 @@ struct RunConfig {
   enum class Order { kSequential, kShuffled };
   enum class Schedule { kConstant, kLinear, kCosine, kWsd };
   enum class OptimizerState { kF32, kBf16 };
-  enum class Offload { kAll, kNone };
+  enum class Offload { kAll, kLayers, kNone };
+  enum class Residuals { kAuto, kDevice, kHost };
 
   // model
   std::string model;      // a preset, a Hugging Face folder or a config.json
@@ -46,10 +47,14 @@ struct RunConfig {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decay_embeddings = false;
+  double grad_clip = 0;  // 0 = none
   OptimizerState optimizer_state = OptimizerState::kF32;
+  std::vector<std::string> freeze;  // patterns of names
 
   // offload
   Offload offload = Offload::kAll;
+  std::string gpu_memory = "auto";  // words or a size: parse_size() in option_value.h reads it
+  std::string host_memory = "auto";
 
   // run
   std::int64_t steps = 0;   // exactly one of steps
@@ -61,6 +66,7 @@ struct RunConfig {
   std::string backend = "auto";
   std::int64_t device = 0;   // index of the GPU
   std::int64_t threads = 0;  // 0 = all available
+  bool check_finite = true;
   bool quiet = false;
   std::string log_file;
   std::int64_t sample_tokens = 0;
@@ -75,13 +81,16 @@ struct RunConfig {
   std::int64_t untimed_steps = 3;
   double floor_seconds = 5;
 
-  // plan
-  std::int64_t weight_slots = 2;
-  std::int64_t grad_slots = 2;
-  std::int64_t vocab_chunk = 0;  // rows; 0 = the plan chooses
+  // plan: what is given holds, the plan chooses the rest
+  std::int64_t weight_slots = 0;
+  std::int64_t grad_slots = 0;
+  std::int64_t vocab_chunk = 0;             // rows; 0 = the plan chooses
+  std::int64_t resident_state_layers = -1;  // -1 = not given
+  std::int64_t resident_layers = -1;        // -1 = not given
+  Residuals residuals = Residuals::kAuto;
   // Words, or words with a number: parse_counted() in option_value.h reads them.
-  std::string recompute = "lean";
-  std::string mlp_chunk = "none";
+  std::string recompute = "auto";
+  std::string mlp_chunk = "auto";
   std::string head = "auto";
 
   /// Of one step.

@@ -138,6 +138,15 @@ TEST_CASE("a saved config reads back equal, whatever its values") {
   config.recompute = "keep:3";
   config.mlp_chunk = "tokens:64";
   config.head = "logits";
+  config.grad_clip = 1;
+  config.check_finite = false;
+  config.freeze = {"model.layers.0.*", "*norm*"};
+  config.offload = RunConfig::Offload::kLayers;
+  config.gpu_memory = "6.8GB";
+  config.host_memory = "64GiB";
+  config.resident_layers = 0;
+  config.resident_state_layers = 2;
+  config.residuals = RunConfig::Residuals::kHost;
   CHECK(parsed(to_toml(config)) == config);
 }
 
@@ -146,10 +155,11 @@ TEST_CASE("every option survives a saved config") {
     RunConfig config;
     // The first of these that the option takes and that is not its default.
     for (const OptionValue& value :
-         {OptionValue(true), OptionValue(std::int64_t{3}), OptionValue(std::int64_t{4}), OptionValue(0.5),
-          OptionValue(std::string("f32")), OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")),
-          OptionValue(std::string("linear")), OptionValue(std::string("none")), OptionValue(std::string("u16")),
-          OptionValue(std::string("cpu")), OptionValue(std::string("tokens:3")), OptionValue(std::string("logits"))}) {
+         {OptionValue(true), OptionValue(false), OptionValue(std::int64_t{3}), OptionValue(std::int64_t{4}),
+          OptionValue(0.5), OptionValue(std::string("f32")), OptionValue(std::string("bf16")),
+          OptionValue(std::string("shuffled")), OptionValue(std::string("linear")), OptionValue(std::string("none")),
+          OptionValue(std::string("u16")), OptionValue(std::string("cpu")), OptionValue(std::string("tokens:3")),
+          OptionValue(std::string("logits")), OptionValue(std::string("host")), OptionValue(std::string("6.8GB"))}) {
       if (is_allowed(option, value) && config == RunConfig{}) set_option(config, option, value, option.key);
     }
     INFO(option.key);

@@ -40,7 +40,7 @@ TEST_CASE("every default is in range or means not given") {
     INFO(option.key);
     const OptionValue value = get_option(RunConfig{}, option);
     const bool not_given = value == OptionValue(std::string()) || value == OptionValue(std::int64_t{0}) ||
-                           value == OptionValue(std::vector<std::string>());
+                           value == OptionValue(std::int64_t{-1}) || value == OptionValue(std::vector<std::string>());
     CHECK((not_given || is_allowed(option, value)));
   }
 }
@@ -62,7 +62,7 @@ TEST_CASE("plan pins are absent from the short help only") {
 TEST_CASE("an unknown command lists the commands and the nearest one") {
   CHECK(find_command("bench").command == Command::kBench);
   CHECK(thrown([] { find_command("genrate"); }) ==
-        "config: unknown command 'genrate': did you mean 'generate'? (commands: train, generate, bench)");
+        "config: unknown command 'genrate': did you mean 'generate'? (commands: train, generate, plan, bench)");
 }
 
 }  // namespace

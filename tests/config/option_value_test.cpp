@@ -61,7 +61,10 @@ TEST_CASE("enumerators stand in the order of their choices") {
   CHECK(stored("schedule", "linear").schedule == RunConfig::Schedule::kLinear);
   CHECK(stored("schedule", "cosine").schedule == RunConfig::Schedule::kCosine);
   CHECK(stored("optimizer_state", "bf16").optimizer_state == RunConfig::OptimizerState::kBf16);
+  CHECK(stored("offload", "layers").offload == RunConfig::Offload::kLayers);
   CHECK(stored("offload", "none").offload == RunConfig::Offload::kNone);
+  CHECK(stored("residuals", "device").residuals == RunConfig::Residuals::kDevice);
+  CHECK(stored("residuals", "host").residuals == RunConfig::Residuals::kHost);
 }
 
 TEST_CASE("an integer out of range is refused") {
@@ -71,6 +74,36 @@ TEST_CASE("an integer out of range is refused") {
   CHECK(refusal("weight_slots", std::int64_t{1}) == "weight_slots = 1: expected an integer from 2 to 64");
   CHECK(refusal("seed", std::int64_t{-1}) == "seed = -1: expected an integer >= 0");
   CHECK(refusal("seed", std::numeric_limits<std::int64_t>::max()).empty());
+}
+
+TEST_CASE("a size is a number and a unit") {
+  CHECK(parse_size("6.8GB") == 6'800'000'000);
+  CHECK(parse_size("4GiB") == std::int64_t{4} << 30);
+  CHECK(parse_size("0.5MiB") == 1 << 19);
+  CHECK(parse_size("100kB") == 100'000);
+  CHECK(parse_size("7B") == 7);
+  CHECK(parse_size("1.5TiB") == std::int64_t{3} << 39);
+  for (const char* text : {"", "4", "GB", "4 GB", "4gb", "-4GB", "+4GB", "4GBs", "1e3GB", "0GB", "0.1B", "4.GiBB",
+                           "..GB", "999999999TiB", "nanGB", "infGB"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_size(text).has_value());
+  }
+}
+
+TEST_CASE("memory is given as a word or as a size") {
+  for (const char* text : {"auto", "min", "6.8GB", "4GiB"}) CHECK(refusal("gpu_memory", std::string(text)).empty());
+  CHECK(refusal("gpu_memory", std::string("most")) ==
+        "gpu_memory = \"most\": expected auto, min, or a size such as 6.8GB or 4GiB");
+  CHECK(refusal("gpu_memory", std::int64_t{4}) ==
+        "gpu_memory = 4: expected auto, min, or a size such as 6.8GB or 4GiB");
+  CHECK(refusal("host_memory", std::string("min")) ==
+        "host_memory = \"min\": expected auto, or a size such as 6.8GB or 4GiB");
+}
+
+TEST_CASE("name patterns are a list of texts") {
+  CHECK(refusal("freeze", std::vector<std::string>{"*norm*", "model.layers.0.*"}).empty());
+  CHECK(refusal("freeze", std::string("*")).empty());
+  CHECK(refusal("freeze", true) == "freeze = true: expected one or more name patterns (UTF-8, not starting with -)");
 }
 
 TEST_CASE("a fraction is not an integer") {
@@ -107,9 +140,10 @@ TEST_CASE("a word with a number is taken where the option has one") {
   CHECK(refusal("head", std::string("auto")).empty());
   const std::string number = " with n from 1 to 2147483647";
   CHECK(refusal("recompute", std::string("keep")) ==
-        "recompute = \"keep\": expected one of full, lean, none, or keep:n" + number);
+        "recompute = \"keep\": expected one of auto, full, lean, none, or keep:n" + number);
   CHECK(refusal("mlp_chunk", std::string("token:8")) ==
-        "mlp_chunk = \"token:8\": expected none, or tokens:n, or features:n" + number + ": did you mean 'tokens'?");
+        "mlp_chunk = \"token:8\": expected one of auto, none, or tokens:n, or features:n" + number +
+            ": did you mean 'tokens'?");
   for (const char* text : {"tokens:", "tokens:0", "tokens:-1", "tokens:8x", "tokens: 8", "tokens:2147483648",
                            "tokens:99999999999999999999", "chunks:1", ":1"}) {
     CAPTURE(text);
