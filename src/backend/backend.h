@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/ops.h"
@@ -66,11 +67,17 @@ struct Scratch {
 
 enum class CopyDirection { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
-/// Outlives its buffers, streams and events. After an op failed no later work runs; its memory stays valid.
-class Backend {
+/// What a backend's ops need beside their tensors: all that a plan must know of it.
+class ScratchSizes {
  public:
-  virtual ~Backend() = default;
+  virtual ~ScratchSizes() = default;
+  /// Scratch that `op` needs; depends on shapes and dtypes alone (data pointers may be null).
+  virtual std::size_t scratch_bytes(const Op& op) const = 0;
+};
 
+/// Outlives its buffers, streams and events. After an op failed no later work runs; its memory stays valid.
+class Backend : public ScratchSizes {
+ public:
   virtual const Capabilities& capabilities() const = 0;
 
   /// Both throw Error{kMemory} with the purpose and the size; 0 bytes give an empty Buffer. Host memory is what copies
@@ -80,6 +87,9 @@ class Backend {
   /// Bytes allocated now through this backend.
   std::size_t device_bytes() const { return device_bytes_; }
   std::size_t host_bytes() const { return host_bytes_; }
+
+  /// Device memory that is free now; absent where device memory is the host's.
+  virtual std::optional<std::size_t> free_device_bytes() const { return {}; }
 
   /// Work on one stream runs in order; streams run concurrently. Destroying a stream first waits for its work.
   virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
@@ -103,8 +113,6 @@ class Backend {
   virtual void copy(StreamRef stream, void* destination, const void* source, std::size_t size_bytes,
                     CopyDirection direction) = 0;
 
-  /// Scratch that `op` needs; depends on shapes and dtypes alone (data pointers may be null).
-  virtual std::size_t scratch_bytes(const Op& op) const = 0;
   /// Checks the op (check_op), then enqueues it. Returns before it runs.
   virtual void enqueue(StreamRef stream, const Op& op, Scratch scratch = {}) = 0;
 
@@ -140,5 +148,9 @@ struct BackendOptions {
 /// so), "check:A,B" (A, with every op compared with B's: check_backend.h), "trace:cpu" (looks for races; takes options:
 /// trace_backend.h). Throws Error{kConfig} for an unknown name, Error{kDevice} where the device cannot be used.
 std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOptions& options);
+
+/// For plans on a machine without a GPU: upper bounds of the scratch of "cuda". Null for other names, and where there
+/// is a GPU to ask.
+std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name);
 
 }  // namespace ferry

@@ -8,6 +8,7 @@
 #include "backend/check_backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_factory.h"
+#include "backend/cuda/scratch_bound.h"
 #include "backend/trace_backend.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -87,6 +88,11 @@ std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOp
   if (name.starts_with(kCheckPrefix)) return create_check(name, options);
   if (name.starts_with(kTracePrefix)) return create_trace(name, options);
   return create_plain(name, options);
+}
+
+std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name) {
+  if (name != "cuda" || cuda_device_count() > 0) return nullptr;
+  return std::make_unique<cuda::ScratchBound>();
 }
 
 }  // namespace ferry

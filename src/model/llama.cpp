@@ -103,12 +103,10 @@ void attention_backward(const LayerCall& call, const TensorView& d_stream, const
 }  // namespace
 
 void OpContext::run(const Op& op) const {
-  if (measured_bytes != nullptr) {
-    *measured_bytes = std::max(*measured_bytes, backend.scratch_bytes(op));
-  } else if (recorded != nullptr) {
+  if (recorded != nullptr) {
     recorded->push_back(op);
   } else {
-    backend.enqueue(stream, op, scratch);
+    backend->enqueue(stream, op, scratch);
   }
 }
 

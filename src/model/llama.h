@@ -17,11 +17,10 @@ namespace ferry {
 
 /// Where ops go: a stream of a backend, and the scratch that they share on it.
 struct OpContext {
-  Backend& backend;
+  Backend* backend = nullptr;
   StreamRef stream = nullptr;
   Scratch scratch;
-  std::size_t* measured_bytes = nullptr;  // set: nothing runs, the scratch that the ops would need is measured
-  std::vector<Op>* recorded = nullptr;    // set: nothing runs, the ops are appended
+  std::vector<Op>* recorded = nullptr;  // set: nothing runs, the ops are appended
 
   void run(const Op& op) const;
 };

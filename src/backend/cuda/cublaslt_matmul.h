@@ -10,6 +10,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/cuda/workspace.h"
 
 namespace ferry::cuda {
 
@@ -23,8 +24,7 @@ namespace ferry::cuda {
 /// knows one, nothing is timed. Products that cuBLASLt refuses (rows of odd alignment) run on a plain kernel.
 class CublasLtMatmul {
  public:
-  /// The same under every memory budget, since the choice depends on it.
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+  static constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes;
   /// cuBLASLt 13.1 proposes 2 to 8 on an H200.
   static constexpr std::size_t kCandidates = 32;
   /// 1 to 3 us of a large GPU: below, launches dominate and times say nothing.

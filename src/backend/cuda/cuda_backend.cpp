@@ -180,6 +180,13 @@ class CudaBackend final : public Backend {
     });
   }
 
+  std::optional<std::size_t> free_device_bytes() const override {
+    use_device(device_);
+    std::size_t free_bytes = 0, total_bytes = 0;
+    FERRY_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return free_bytes;
+  }
+
   std::size_t scratch_bytes(const Op& op) const override {
     use_device(device_);
     return ops_.scratch_bytes(op);

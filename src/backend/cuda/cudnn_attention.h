@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/cuda/workspace.h"
 
 namespace ferry::cuda {
 
@@ -16,11 +17,7 @@ namespace ferry::cuda {
 /// call holds a mutex. Gradients are bitwise reproducible.
 class CudnnAttention {
  public:
-  /// An op may use this much workspace; one that needs more is split by sequence, then by key/value head. The
-  /// deterministic backward pass needs 2*B*H*T*T bytes and an f32 copy of d_q: 285 MB for one sequence of 2048 tokens,
-  /// 32 heads, D = 64, and 302 MB with D = 128, so one such sequence fits. On an H200, D = 64, a sequence then takes
-  /// 0.23 ms; four at once (1.14 GB) take 0.17 ms each, sixteen (4.57 GB) 0.16.
-  static constexpr std::size_t kMaxWorkspaceBytes = std::size_t{300} << 20;
+  static constexpr std::size_t kMaxWorkspaceBytes = kMaxAttentionWorkspaceBytes;
 
   /// Uses the calling thread's current device, or `unavailable()` says why not. Later callers have the same current
   /// device.

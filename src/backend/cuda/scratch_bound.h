@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA backend's ops need at most, known without a GPU and in a build without CUDA.
+#pragma once
+
+#include "backend/backend.h"
+
+namespace ferry::cuda {
+
+/// Never below what the backend asks for. Equal to it but for cuDNN's attention, whose workspace only cuDNN knows.
+class ScratchBound final : public ScratchSizes {
+ public:
+  std::size_t scratch_bytes(const Op& op) const override;
+};
+
+}  // namespace ferry::cuda
