@@ -7,7 +7,7 @@
 #include "backend/op_cost.h"
 #include "backend/random_fill.h"
 #include "core/error.h"
-#include "offload/engine_impl.h"
+#include "offload/step_plan.h"
 
 namespace ferry {
 
@@ -42,8 +42,7 @@ void StepFloor::fill(DType dtype, std::size_t arena_bytes, std::int64_t slot_ele
 
 void StepFloor::record_ops(const LlamaShape& batch) {
   std::vector<Op> all;
-  const OpContext context{
-      .backend = backend_, .stream = nullptr, .scratch = {}, .measured_bytes = nullptr, .recorded = &all};
+  const OpContext context{.backend = nullptr, .stream = nullptr, .scratch = {}, .recorded = &all};
   const PassOps ops(buffers_, context, batch, PassOps::Kind::kTraining);
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const int segment = parameters_.layer_segment(layer);
