@@ -23,6 +23,7 @@ int run(const std::vector<std::string>& args) {
   switch (line.command) {
     case ferry::Command::kTrain: return ferry::run_train(line);
     case ferry::Command::kGenerate: return ferry::run_generate(line);
+    case ferry::Command::kPlan: return ferry::run_plan(line);
     case ferry::Command::kBench: return ferry::run_bench(line);
   }
   return ferry::kExitInternal;

@@ -11,8 +11,9 @@
 #include "backend/device_peak.h"
 #include "backend/op_bench.h"
 #include "cli/commands.h"
+#include "cli/plan_report.h"
 #include "cli/run_setup.h"
-#include "cli/train_report.h"
+#include "cli/training_plan.h"
 #include "config/option_value.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
@@ -103,8 +104,10 @@ void bench_training_steps(const CommandLine& line) {
   const RunConfig& config = line.config;
   const ModelConfig model = bench_model(line);
   const std::unique_ptr<Backend> backend = bench_backend(line);
-  Engine engine(*backend, model, engine_options(config));
+  const EngineOptions options = plan_here(config, model, *backend).step->options;
+  Engine engine(*backend, model, options);
   print_run(line, model, engine.parameters());
+  print_line("plan", describe_offload(options, model.n_layers));
   engine.initialize(static_cast<std::uint64_t>(config.seed));
   const StepBenchContext context{.model_flop = model_flop(model, config.sequences(), config.seq_len),
                                  .peak_flop_s = dense_bf16_peak(backend->capabilities().description),

@@ -119,10 +119,11 @@ void read_bench_target(const RawLine& raw, CommandLine& line) {
               did_you_mean(line.bench_target, kBenchTargets), known);
 }
 
-// Without a file. `bench --model` stands for the defaults of all other keys.
+// Without a file. `bench --model` and `plan --model` stand for the defaults of all other keys.
 bool runs_built_in(const CommandInfo& command, const RawLine& raw) {
-  return command.command == Command::kTrain ||
-         (command.command == Command::kBench && !raw.texts.contains(find_option("model")));
+  const bool model_given = raw.texts.contains(find_option("model")) || raw.texts.contains(find_option("init_from"));
+  const bool model_alone = command.command == Command::kBench || command.command == Command::kPlan;
+  return command.command == Command::kTrain || (model_alone && !model_given);
 }
 
 void read_config(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
@@ -152,7 +153,7 @@ void replace_length(const RawLine& raw, RunConfig& config) {
 
 void read_flags(const RawLine& raw, RunConfig& config) {
   for (const auto& [option, texts] : raw.texts) {
-    const bool list = std::holds_alternative<PathListOption>(option->kind);
+    const bool list = std::holds_alternative<ListOption>(option->kind);
     FERRY_CHECK(list || texts.size() == 1, kConfig, "{} is given {} times: give it once", flag_of(*option),
                 texts.size());
     set_option(config, *option, parse_flag_text(*option, texts), flag_of(*option));

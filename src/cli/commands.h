@@ -17,6 +17,8 @@ int exit_code(ErrorKind kind);
 int run_train(const CommandLine& line);
 /// `ferry generate`: text to stdout as it comes.
 int run_generate(const CommandLine& line);
+/// `ferry plan`: a table to stdout; nothing is allocated.
+int run_plan(const CommandLine& line);
 /// `ferry bench`: a table to stdout.
 int run_bench(const CommandLine& line);
 

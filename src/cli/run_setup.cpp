@@ -38,6 +38,15 @@ TokenFormat format_of(RunConfig::DataFormat format) {
   return TokenFormat::kAuto;
 }
 
+Offload offload_of(RunConfig::Offload offload) {
+  switch (offload) {
+    case RunConfig::Offload::kAll: return Offload::kAll;
+    case RunConfig::Offload::kLayers: return Offload::kLayers;
+    case RunConfig::Offload::kNone: return Offload::kNone;
+  }
+  return Offload::kAll;
+}
+
 /// Whether the built-in config, not the user, names this file.
 bool is_built_in(const CommandLine& line, const std::string& path) {
   if (!line.config_source.starts_with("built-in")) return false;
@@ -121,14 +130,20 @@ EngineOptions engine_options(const RunConfig& config) {
   options.adamw = {
       .beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay};
   options.decay_embeddings = config.decay_embeddings;
+  options.grad_clip = config.grad_clip;
+  options.check_finite = config.check_finite;
+  options.freeze = config.freeze;
   options.optimizer_state =
       config.optimizer_state == RunConfig::OptimizerState::kBf16 ? OptimizerState::kBf16 : OptimizerState::kF32;
-  options.offload = config.offload == RunConfig::Offload::kNone ? Offload::kNone : Offload::kAll;
+  options.offload = offload_of(config.offload);
   set_recompute(config.recompute, options);
   options.mlp_cut = mlp_cut_of(config.mlp_chunk);
   set_head(config.head, options);
-  options.weight_slots = static_cast<int>(config.weight_slots);
-  options.grad_slots = static_cast<int>(config.grad_slots);
+  if (config.weight_slots > 0) options.weight_slots = static_cast<int>(config.weight_slots);
+  if (config.grad_slots > 0) options.grad_slots = static_cast<int>(config.grad_slots);
+  options.resident_state_layers = std::max<std::int64_t>(0, config.resident_state_layers);
+  options.resident_layers = std::max<std::int64_t>(0, config.resident_layers);
+  options.residuals = config.residuals == RunConfig::Residuals::kHost ? Residuals::kHost : Residuals::kDevice;
   options.vocab_chunk = config.vocab_chunk;
   options.threads = static_cast<int>(config.threads);
   return options;

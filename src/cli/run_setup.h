@@ -27,6 +27,7 @@ SequenceOrder order_of(const RunConfig& config);
 
 BackendOptions backend_options(const RunConfig& config);
 
+/// Where the plan is to choose, the engine's defaults: plan_training() in training_plan.h chooses.
 EngineOptions engine_options(const RunConfig& config);
 
 /// `n_sequences` of the training data turn epochs into steps.

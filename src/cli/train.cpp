@@ -13,6 +13,7 @@
 #include "cli/run_folder.h"
 #include "cli/run_setup.h"
 #include "cli/train_report.h"
+#include "cli/training_plan.h"
 #include "config/config_file.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -55,7 +56,8 @@ class TrainRun {
 
   int run() {
     backend_ = create_backend(config_.backend, backend_options(config_));
-    engine_ = std::make_unique<Engine>(*backend_, model_, engine_options(config_));
+    plan_ = plan_here(config_, model_, *backend_);
+    engine_ = std::make_unique<Engine>(*backend_, model_, plan_.step->options);
     if (config_.init_from.empty()) {
       engine_->initialize(static_cast<std::uint64_t>(config_.seed));
     } else {
@@ -91,6 +93,8 @@ class TrainRun {
     print_all(progress_, describe_start({.line = line_,
                                          .model = model_,
                                          .engine = *engine_,
+                                         .options = plan_.step->options,
+                                         .notes = plan_.notes,
                                          .backend = backend_->capabilities(),
                                          .train_data = train_data_.sequences(),
                                          .val_data = val_data_ ? &val_data_->sequences() : nullptr,
@@ -187,6 +191,7 @@ class TrainRun {
   TrainerOptions options_;
   std::optional<EvaluationBatches> val_data_;
   std::unique_ptr<Backend> backend_;
+  TrainingPlan plan_;
   std::unique_ptr<Engine> engine_;  // after the backend, so that it goes first
 };
 

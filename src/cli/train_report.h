@@ -16,16 +16,12 @@
 
 namespace ferry {
 
-/// "5 layers of width 128 (4 heads, 2 key/value heads), vocabulary 256, tied: 955,776 parameters in bf16"
-std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, DType dtype);
-
-/// Two columns: device and host memory by purpose, largest first, each with its sum.
-std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, const std::vector<MemoryLine>& host);
-
 struct StartReport {
   const CommandLine& line;
   const ModelConfig& model;
   const Engine& engine;
+  const EngineOptions& options;
+  const std::vector<std::string>& notes;  // of the plan
   const Capabilities& backend;
   const SequenceSet& train_data;
   const SequenceSet* val_data = nullptr;  // may be absent

@@ -190,7 +190,7 @@ TEST_CASE("help is given even when the rest of the line is wrong") {
 
 TEST_CASE("an unknown command is refused with the nearest one") {
   CHECK(refusal({"trian"}) ==
-        "config: unknown command 'trian': did you mean 'train'? (commands: train, generate, bench)");
+        "config: unknown command 'trian': did you mean 'train'? (commands: train, generate, plan, bench)");
 }
 
 TEST_CASE("an unknown flag is refused with the nearest one") {

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan says to people: the model, what lives where, memory by purpose, bytes moved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/text_report.h"
+#include "config/model_config.h"
+#include "config/run_config.h"
+#include "offload/engine.h"
+#include "offload/step_plan.h"
+
+namespace ferry {
+
+/// "955,776 parameters in bf16: 5 layers of width 128, 4 heads (2 key/value), vocabulary 256, tied"
+std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, DType dtype);
+
+/// What travels and what stays: segments, residuals, activations, slots, cuts.
+std::string describe_offload(const EngineOptions& options, std::int64_t n_layers);
+
+/// Two columns: device and host memory by purpose, largest first, each with its sum.
+std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, const std::vector<MemoryLine>& host);
+
+/// Bytes of one step: each way over the bus, and AdamW's.
+void add_traffic(TextReport& text, const StepPlan& plan);
+
+}  // namespace ferry

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// From option values to a request of the planner.
+#include "cli/training_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "cli/run_setup.h"
+#include "config/option_value.h"
+#include "core/error.h"
+#include "core/host_limits.h"
+#include "core/log.h"
+#include "offload/planner.h"
+#include "train/human_units.h"
+
+namespace ferry {
+namespace {
+
+PlanFreedom freedom_of(const RunConfig& config) {
+  return {.weight_slots = config.weight_slots == 0,
+          .vocab_chunk = config.vocab_chunk == 0,
+          .resident_state_layers = config.resident_state_layers < 0,
+          .resident_layers = config.resident_layers < 0,
+          .residuals = config.residuals == RunConfig::Residuals::kAuto,
+          .recompute = config.recompute == "auto",
+          .mlp_cut = config.mlp_chunk == "auto"};
+}
+
+DeviceBudget budget_of(const RunConfig& config, const MemoryLimits& limits) {
+  using Kind = DeviceBudget::Kind;
+  if (config.gpu_memory == "min") return {Kind::kMin, 0, "gpu_memory = min"};
+  if (config.gpu_memory != "auto") {
+    return {Kind::kBytes, static_cast<std::size_t>(*parse_size(config.gpu_memory)),
+            fmt::format("gpu_memory = {}", config.gpu_memory)};
+  }
+  if (!limits.device_bytes) return {};
+  const std::size_t bytes = *limits.device_bytes - std::min(*limits.device_bytes, kDeviceReserveBytes);
+  return {Kind::kBytes, bytes,
+          fmt::format("gpu_memory = auto: {} of device memory are free, {} of them are for libraries",
+                      human_bytes(*limits.device_bytes), human_bytes(kDeviceReserveBytes))};
+}
+
+std::string list_of(const std::vector<MemoryLine>& lines) {
+  std::string text;
+  for (const MemoryLine& line : lines) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", line.purpose, human_bytes(line.size_bytes));
+  }
+  return text;
+}
+
+void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std::size_t> limit, bool device_too) {
+  const std::size_t bytes = plan.host.memory.total_bytes() + (device_too ? plan.device.memory.arena_bytes() : 0);
+  if (!limit || bytes <= *limit) return;
+  const std::string who = config.host_memory == "auto"
+                              ? fmt::format("host_memory = auto: {} are available", human_bytes(*limit))
+                              : fmt::format("host_memory = {}", config.host_memory);
+  std::vector<MemoryLine> lines = plan.host.memory.lines();
+  add_line(lines, "the device's", bytes - plan.host.memory.total_bytes());
+  const bool f32_state = config.optimizer_state == RunConfig::OptimizerState::kF32 && config.dtype == DType::kBf16;
+  detail::throw_error(
+      ErrorKind::kMemory,
+      fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
+                  "resident_state_layers){}, freeze parameters, or use a smaller model",
+                  who, human_bytes(bytes), list_of(lines), f32_state ? ", set optimizer_state = bf16" : ""));
+}
+
+}  // namespace
+
+MemoryLimits memory_limits(const Backend& backend) {
+  return {.device_bytes = backend.free_device_bytes(),
+          .host_bytes = available_host_bytes(),
+          .device_is_host = !backend.capabilities().is_device};
+}
+
+TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
+                           const MemoryLimits& limits) {
+  PlanRequest request{.options = engine_options(config),
+                      .free = freedom_of(config),
+                      .device = budget_of(config, limits),
+                      .host_bytes = limits.host_bytes};
+  if (config.host_memory != "auto") request.host_bytes = static_cast<std::size_t>(*parse_size(config.host_memory));
+  const PlanChoice choice = choose_plan(model, request, sizes);
+  TrainingPlan plan{.step = std::make_unique<StepPlan>(model, choice.options, sizes), .notes = {}};
+  check_host(config, *plan.step, request.host_bytes, limits.device_is_host && config.host_memory == "auto");
+  for (const std::string& note : choice.notes) {
+    plan.notes.push_back(
+        fmt::format("{} ({}): sums run in another order than with more memory", note, request.device.what));
+  }
+  return plan;
+}
+
+TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend) {
+  TrainingPlan plan = plan_training(config, model, backend, memory_limits(backend));
+  const std::size_t bytes = plan.step->host.memory.total_bytes();
+  const auto lockable = backend.capabilities().is_device ? lockable_host_bytes() : std::nullopt;
+  if (lockable && *lockable < bytes) {
+    log::warn(
+        "the limit on locked memory is {}, the plan pins {}: copies are slower where the system refuses to pin "
+        "(raise it with `ulimit -l unlimited`)",
+        human_bytes(*lockable), human_bytes(bytes));
+  }
+  return plan;
+}
+
+}  // namespace ferry
