@@ -5,9 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
 
 #include "core/error.h"
 #include "offload/step_estimate.h"
@@ -128,76 +126,80 @@ class Planner {
         least, pins.empty() ? "" : fmt::format(", with {} as given", pins));
   }
 
+  /// More of what makes a step shorter: numbers of each.
   struct Growth {
+    std::int64_t state_layers = 0, keep_layers = 0, weight_slots = 0, weight_layers = 0;
+
+    EngineOptions on(EngineOptions options) const {
+      options.resident_state_layers += state_layers;
+      options.keep_layers += keep_layers;
+      options.weight_slots += static_cast<int>(weight_slots);
+      options.resident_layers += weight_layers;
+      return options;
+    }
+  };
+
+  struct Candidate {
     EngineOptions options;
     double estimate_s = 0;
   };
 
-  static EngineOptions with(EngineOptions options, std::int64_t state_layers, std::int64_t keep_layers) {
-    options.resident_state_layers += state_layers;
-    options.keep_layers += keep_layers;
-    return options;
+  /// What one more of something takes: the next ones take as much.
+  double unit_bytes(const EngineOptions& base, const Growth& one) const {
+    return static_cast<double>(measure(one.on(base)).device) - static_cast<double>(measure(base).device);
   }
 
-  /// All numbers of layers that fit, by what the first of each kind takes: the others take as much.
-  void add_growths(const EngineOptions& base, std::vector<Growth>& result) const {
+  /// For each number of layers on the device and with kept activations that fits, what else fits beside them.
+  void add_candidates(const EngineOptions& base, std::vector<Candidate>& candidates) const {
+    const bool streams = base.offload != Offload::kNone;
     const std::int64_t n_layers = config_.n_layers;
-    const bool may_hold_state = free_.resident_state_layers && base.offload != Offload::kNone;
-    const bool may_keep = free_.recompute && base.recompute != Recompute::kNone;
-    const Sizes none = measure(base);
-    const Sizes state = may_hold_state ? measure(with(base, 1, 0)) : none;
-    const Sizes keep = may_keep ? measure(with(base, 0, 1)) : none;
+    const std::int64_t most_state = free_.resident_state_layers && streams ? n_layers : 0;
+    const std::int64_t most_kept = free_.recompute && base.recompute != Recompute::kNone ? n_layers : 0;
+    const double state_bytes = most_state > 0 ? unit_bytes(base, {.state_layers = 1}) : 0;
+    const double keep_bytes = most_kept > 0 ? unit_bytes(base, {.keep_layers = 1}) : 0;
+    const double slot_bytes = free_.weight_slots && streams ? unit_bytes(base, {.weight_slots = 1}) : 0;
+    const double layer_bytes = free_.resident_layers && streams ? unit_bytes(base, {.weight_layers = 1}) : 0;
+    const double spare_bytes = static_cast<double>(request_.device.bytes) - static_cast<double>(measure(base).device);
     const StepEstimate estimate(StepPlan(config_, base, sizes_));
-    for (std::int64_t s = 0; s <= (may_hold_state ? n_layers - base.resident_state_layers : 0); ++s) {
-      for (std::int64_t k = 0; k <= (may_keep ? n_layers - base.keep_layers : 0); ++k) {
-        const auto bytes = static_cast<double>(none.device) + static_cast<double>(s) * difference(state, none) +
-                           static_cast<double>(k) * difference(keep, none);
-        if (bytes > static_cast<double>(request_.device.bytes)) break;
-        result.push_back({with(base, s, k), estimate.seconds(s, k)});
+    Growth growth;
+    for (growth.state_layers = 0; growth.state_layers <= most_state; ++growth.state_layers) {
+      for (growth.keep_layers = 0; growth.keep_layers <= most_kept; ++growth.keep_layers) {
+        double left = spare_bytes - static_cast<double>(growth.state_layers) * state_bytes -
+                      static_cast<double>(growth.keep_layers) * keep_bytes;
+        if (left < 0) break;
+        growth.weight_slots = slot_bytes > 0 && left >= slot_bytes ? 1 : 0;
+        left -= static_cast<double>(growth.weight_slots) * slot_bytes;
+        const auto room = layer_bytes > 0 ? static_cast<std::int64_t>(left / layer_bytes) : 0;
+        growth.weight_layers = std::min(room, n_layers - growth.state_layers);
+        candidates.push_back({growth.on(base), estimate.seconds({.state_layers = growth.state_layers,
+                                                                 .keep_layers = growth.keep_layers,
+                                                                 .saved_fetches = saved_fetches(growth)})});
       }
     }
   }
 
-  static double difference(const Sizes& more, const Sizes& less) {
-    return static_cast<double>(more.device) - static_cast<double>(less.device);
+  /// Where the whole model is on the device but for the vocabulary, neither slots nor weights save anything.
+  std::int64_t saved_fetches(const Growth& growth) const {
+    const std::int64_t streamed = config_.n_layers - growth.state_layers;
+    return std::min(growth.weight_slots + growth.weight_layers, streamed);
   }
 
-  bool within(const Sizes& sizes) const {
+  bool within(const EngineOptions& options) const {
+    const Sizes sizes = measure(options);
     return fits(sizes.device) && (!request_.host_bytes || sizes.host <= *request_.host_bytes);
   }
 
   EngineOptions grow(const EngineOptions& base) const {
-    std::vector<Growth> candidates;
-    add_growths(base, candidates);
+    std::vector<Candidate> candidates;
+    add_candidates(base, candidates);
     if (free_.residuals && base.residuals == Residuals::kDevice) {
       EngineOptions on_host = base;
       on_host.residuals = Residuals::kHost;
-      add_growths(on_host, candidates);
+      add_candidates(on_host, candidates);
     }
-    std::ranges::stable_sort(candidates, {}, &Growth::estimate_s);
-    const auto found = std::ranges::find_if(candidates, [this](const Growth& g) { return within(measure(g.options)); });
-    EngineOptions best = found == candidates.end() ? base : found->options;
-    if (best.offload == Offload::kNone) return best;
-    if (free_.weight_slots)
-      raise(
-          best, [](EngineOptions& o) { ++o.weight_slots; }, 1);
-    if (free_.resident_layers) {
-      const std::int64_t most = config_.n_layers - best.resident_state_layers - best.resident_layers;
-      raise(
-          best, [](EngineOptions& o) { ++o.resident_layers; }, most);
-    }
-    return best;
-  }
-
-  /// As often as it fits, `most` times.
-  template <class Change>
-  void raise(EngineOptions& options, Change&& change, std::int64_t most) const {
-    for (std::int64_t i = 0; i < most; ++i) {
-      EngineOptions candidate = options;
-      change(candidate);
-      if (!within(measure(candidate))) return;
-      options = candidate;
-    }
+    std::ranges::stable_sort(candidates, {}, &Candidate::estimate_s);
+    const auto found = std::ranges::find_if(candidates, [this](const Candidate& c) { return within(c.options); });
+    return found == candidates.end() ? base : found->options;
   }
 
   const ModelConfig& config_;

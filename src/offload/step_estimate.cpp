@@ -46,11 +46,11 @@ StepEstimate::StepEstimate(const StepPlan& base) {
   layer_update_bytes_ = elems * static_cast<double>(adamw_elem_bytes(base.arrays) + size_of(options.dtype));
 }
 
-double StepEstimate::seconds(std::int64_t state_layers, std::int64_t keep_layers) const {
-  const auto state = static_cast<double>(state_layers);
-  const double saved_up = 2 * state * layer_bytes_;  // forward and backward
+double StepEstimate::seconds(const More& more) const {
+  const auto state = static_cast<double>(more.state_layers);
+  const double saved_up = (2 * state + static_cast<double>(more.saved_fetches)) * layer_bytes_;  // forward and backward
   const double saved_down = state * layer_bytes_;
-  const double parts[] = {(flop_ - static_cast<double>(keep_layers) * recompute_flop_) / kFlopPerSecond +
+  const double parts[] = {(flop_ - static_cast<double>(more.keep_layers) * recompute_flop_) / kFlopPerSecond +
                               (device_bytes_ + state * layer_update_bytes_) / kDeviceBytesPerSecond,
                           (host_bytes_ - state * layer_update_bytes_ - saved_up - saved_down) / kHostBytesPerSecond,
                           (h2d_bytes_ - saved_up) / kBusBytesPerSecond, (d2h_bytes_ - saved_down) / kBusBytesPerSecond};

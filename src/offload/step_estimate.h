@@ -15,8 +15,12 @@ class StepEstimate {
  public:
   explicit StepEstimate(const StepPlan& base);
 
-  /// With that many more layers that live on the device, and that keep their activations.
-  double seconds(std::int64_t state_layers, std::int64_t keep_layers) const;
+  struct More {
+    std::int64_t state_layers = 0;   // that live on the device
+    std::int64_t keep_layers = 0;    // that keep their activations
+    std::int64_t saved_fetches = 0;  // of layers
+  };
+  double seconds(const More& more) const;
 
  private:
   double flop_ = 0;            // of the base

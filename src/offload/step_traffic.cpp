@@ -80,8 +80,16 @@ void add_ends(const StepPlan& plan, StepTraffic& traffic) {
   add_line(traffic.h2d, "embedding rows", on_host ? rows_bytes : 0);
   add_line(traffic.d2h, "gradient of the input", trained && (on_host || plan.takes_norms()) ? rows_bytes : 0);
   add_line(traffic.h2d, "tokens", (4 * rows + mask) * sizeof(std::int32_t));
-  const auto n_norms = static_cast<std::size_t>(plan.takes_norms() ? GradientNorms::count(plan.parameters) : 0);
-  add_line(traffic.d2h, "loss, norms", (1 + n_norms) * sizeof(float));
+  if (!plan.takes_norms()) {
+    add_line(traffic.d2h, "loss, norms", sizeof(float));
+    return;
+  }
+  std::size_t n_sums = 1;
+  for (const Segment& segment : plan.parameters.segments()) {
+    if (segment.kind == Segment::Kind::kEmbedding) continue;  // of its rows alone, taken on the host
+    n_sums += norm_runs(plan.parameters, segment).size();
+  }
+  add_line(traffic.d2h, "loss, norms", n_sums * sizeof(float));
 }
 
 }  // namespace

@@ -108,6 +108,69 @@ TEST_CASE("micro-batches, cuts and heads train on the same tokens to the same lo
                 "recompute = keep:3: the model has 2 layers");
 }
 
+/// The lines of a report that hold the memory table.
+std::string memory_lines(const std::string& out) {
+  const std::size_t begin = out.find("memory  ");
+  return out.substr(begin, out.find("in all", out.find("in all", begin) + 1) - begin);
+}
+
+TEST_CASE("plan prints the memory that train takes, and what a step moves") {
+  const Workplace place;
+  const Outcome plan = run_ferry(place, {"plan", "tiny.toml"});
+  INFO(plan.out);
+  CHECK(plan.exit_code == 0);
+  CHECK(plan.err.empty());
+  CHECK_FALSE(place.has("out"));
+  for (const char* part : {"model.json: ", "step      4 x 16 tokens", "2 weight and 2 gradient slots",
+                           "to the device: ", "to the host: ", "AdamW reads and writes "}) {
+    INFO(part);
+    CHECK(contains(plan.out, part));
+  }
+  const Outcome train = run_ferry(place, {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0"});
+  CHECK(memory_lines(train.out) == memory_lines(plan.out));
+}
+
+TEST_CASE("plan needs no data and no GPU, and no machine that holds the model") {
+  const ferry::TempFolder empty;
+  for (const char* backend : {"cpu", "cuda"}) {
+    const Outcome plan = run_ferry(empty, {"plan", "--model", "llama-3.1-8b", "--backend", backend});
+    INFO(plan.err);
+    CHECK(plan.exit_code == 0);
+    CHECK(contains(plan.out, "scratch of ops"));
+    CHECK(contains(plan.out, "8,030,261,248 parameters"));
+  }
+}
+
+TEST_CASE("budgets train to the same loss, and one that is too small is refused before anything is written") {
+  const Workplace place;
+  const auto loss = [&](const std::string& budget) {
+    const Outcome outcome = run_ferry(place, {"train", "tiny.toml", "--steps", "3", "--sample-tokens", "0", "--output",
+                                              "out/" + budget, "--gpu-memory", budget});
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    return number_after(outcome.out, "step 3/3  loss ");
+  };
+  const double reference = loss("auto");
+  CHECK(loss("min") == reference);
+  CHECK(loss("1MB") == reference);
+  check_refused(place, {"train", "tiny.toml", "--output", "small", "--gpu-memory", "1kB"}, 4,
+                "gpu_memory = 1kB: the smallest plan of 4 x 16 tokens takes ");
+  check_refused(place, {"train", "tiny.toml", "--output", "small", "--host-memory", "1kB"}, 4,
+                "host_memory = 1kB, the plan needs ");
+  CHECK_FALSE(place.has("small"));
+}
+
+TEST_CASE("clipping and frozen parameters are options of train") {
+  const Workplace place;
+  const Outcome outcome =
+      run_ferry(place, {"train", "tiny.toml", "--steps", "3", "--sample-tokens", "0", "--grad-clip", "0.1", "--freeze",
+                        "*norm*", "--freeze", "model.layers.0.*", "--offload", "layers"});
+  INFO(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  check_refused(place, {"train", "tiny.toml", "--output", "frozen", "--freeze", "model.layer.0.*"}, 2,
+                "freeze: no parameter matches 'model.layer.0.*'");
+}
+
 TEST_CASE("the saved config and weights start another run") {
   const Workplace place;
   REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Budgets are obeyed, pins hold, and what changes no arithmetic changes no bit.
+#include "offload/planner.h"
+
+#include <algorithm>
+
+#include "catch.h"
+#include "offload/step_estimate.h"
+#include "offload/step_plan.h"
+#include "offload/tiny_model.h"
+#include "thrown.h"
+
+namespace ferry::test {
+namespace {
+
+using Kind = DeviceBudget::Kind;
+
+/// Wide enough for cuts of the MLP and of the vocabulary.
+ModelConfig wide_config() {
+  ModelConfig config = small_config(true);
+  config.vocab_size = 4100;
+  config.intermediate_size = 1100;
+  config.n_layers = 6;
+  return config;
+}
+
+PlanRequest request_of(Kind kind, std::size_t bytes = 0) {
+  PlanRequest request;
+  request.options.batch_size = 2;
+  request.options.seq_len = 24;
+  request.options.threads = 2;
+  request.options.piece_bytes = 10'000;
+  request.free = {.weight_slots = true,
+                  .vocab_chunk = true,
+                  .resident_state_layers = true,
+                  .resident_layers = true,
+                  .residuals = true,
+                  .recompute = true,
+                  .mlp_cut = true};
+  request.device = {kind, bytes, "gpu_memory = " + std::to_string(bytes) + "B"};
+  return request;
+}
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = create_backend("cpu", {.threads = 1});
+  ModelConfig config = wide_config();
+
+  PlanChoice choose(const PlanRequest& request) const { return choose_plan(config, request, *backend); }
+  StepPlan plan(const EngineOptions& options) const { return {config, options, *backend}; }
+  std::size_t arena(const EngineOptions& options) const { return plan(options).device.memory.arena_bytes(); }
+  std::size_t least() const { return arena(choose(request_of(Kind::kMin)).options); }
+  std::size_t default_bytes() const { return arena(request_of(Kind::kNone).options); }
+};
+
+std::vector<std::byte> trained(const ModelConfig& config, const EngineOptions& options) {
+  const auto backend = create_backend("cpu", {.threads = 2});
+  Engine engine(*backend, config, options);
+  engine.initialize(7);
+  for (std::uint64_t step = 0; step < 2; ++step) engine.train_step(random_batch(config, 2, 24, step), 1e-2);
+  return snapshot(engine, ParameterArray::kWeight);
+}
+
+}  // namespace
+
+TEST_CASE("without a budget nothing is chosen") {
+  const Fixture f;
+  const PlanChoice choice = f.choose(request_of(Kind::kNone));
+  CHECK(f.arena(choice.options) == f.default_bytes());
+  CHECK(choice.options.resident_state_layers == 0);
+  CHECK(choice.notes.empty());
+}
+
+TEST_CASE("every budget from the smallest plan on is obeyed, and a larger one never estimates a longer step") {
+  const Fixture f;
+  const std::size_t least = f.least();
+  const std::size_t most = 4 * f.default_bytes();
+  double before_s = 1e9;
+  std::size_t notes_before = 9;
+  for (int i = 0; i <= 60; ++i) {
+    const std::size_t budget = least + (most - least) * static_cast<std::size_t>(i) / 60;
+    CAPTURE(i, budget);
+    const PlanChoice choice = f.choose(request_of(Kind::kBytes, budget));
+    CHECK(f.arena(choice.options) <= budget);
+    CHECK(choice.notes.size() <= notes_before);
+    const double estimate_s = StepEstimate(f.plan(choice.options)).seconds({});
+    // The planner takes a saved fetch for one of a layer; it may be one of the vocabulary.
+    if (choice.notes.empty() && notes_before == 0) CHECK(estimate_s <= before_s * 1.001);
+    before_s = std::min(before_s, estimate_s);
+    notes_before = choice.notes.size();
+  }
+}
+
+TEST_CASE("the least is below the default, and a byte less does not work") {
+  const Fixture f;
+  const std::size_t least = f.least();
+  CHECK(least < f.default_bytes());
+  CHECK(f.choose(request_of(Kind::kMin)).notes.size() == 2);
+  CHECK(f.arena(f.choose(request_of(Kind::kBytes, least)).options) == least);
+  const std::string message = thrown([&] { f.choose(request_of(Kind::kBytes, least - 1)); });
+  CAPTURE(message);
+  CHECK(message.starts_with("memory: gpu_memory = " + std::to_string(least - 1) +
+                            "B: the smallest plan of 2 x 24 tokens "));
+  CHECK(message.find(std::to_string(least) + " bytes") != std::string::npos);
+  CHECK(message.find("as given") == std::string::npos);
+}
+
+TEST_CASE("memory to spare holds whole layers and activations") {
+  const Fixture f;
+  const EngineOptions options = f.choose(request_of(Kind::kBytes, std::size_t{1} << 30)).options;
+  CHECK(options.resident_state_layers == 6);
+  CHECK(options.keep_layers == 6);
+  CHECK(options.residuals == Residuals::kDevice);
+  CHECK(!options.mlp_cut.cuts());
+}
+
+TEST_CASE("bits are the same under every budget that forces no other arithmetic") {
+  const Fixture f;
+  const std::vector<std::byte> reference = trained(f.config, request_of(Kind::kNone).options);
+  int n_trained = 0;
+  for (const double factor : {0.8, 0.9, 1.0, 1.15, 1.4, 2.0, 3.0, 100.0}) {
+    CAPTURE(factor);
+    const auto budget = static_cast<std::size_t>(static_cast<double>(f.default_bytes()) * factor);
+    if (budget < f.least()) continue;
+    const PlanChoice choice = f.choose(request_of(Kind::kBytes, budget));
+    if (!choice.notes.empty()) continue;
+    CHECK(trained(f.config, choice.options) == reference);
+    ++n_trained;
+  }
+  CHECK(n_trained >= 5);
+}
+
+TEST_CASE("pins hold under any budget, and an error names them") {
+  const Fixture f;
+  PlanRequest request = request_of(Kind::kMin);
+  request.free = {};
+  request.free.mlp_cut = true;
+  request.options.weight_slots = 4;
+  request.options.resident_state_layers = 1;
+  request.options.keep_layers = 2;
+  const EngineOptions least = f.choose(request).options;
+  CHECK(least.weight_slots == 4);
+  CHECK(least.resident_state_layers == 1);
+  CHECK(least.resident_layers == 0);
+  CHECK(least.keep_layers == 2);
+  CHECK(least.residuals == Residuals::kDevice);
+  CHECK(least.vocab_chunk == 0);
+  CHECK(least.mlp_cut.cuts());
+  request.device = {Kind::kBytes, std::size_t{1} << 30, "gpu_memory = 1GiB"};
+  const EngineOptions most = f.choose(request).options;
+  CHECK(f.arena(most) == f.arena(request.options));
+  request.device.bytes = f.arena(least) - 1;
+  const std::string message = thrown([&] { f.choose(request); });
+  CAPTURE(message);
+  CHECK(message.find("with residuals, vocab_chunk, recompute, resident_state_layers, resident_layers, weight_slots as "
+                     "given") != std::string::npos);
+}
+
+TEST_CASE("host memory that is short moves layers to the device") {
+  const Fixture f;
+  PlanRequest request = request_of(Kind::kBytes, std::size_t{1} << 30);
+  request.free.residuals = false;
+  request.options.offload = Offload::kLayers;
+  request.host_bytes = f.plan(request.options).host.memory.total_bytes() * 2 / 3;
+  const EngineOptions options = f.choose(request).options;
+  CHECK(f.plan(options).host.memory.total_bytes() <= *request.host_bytes);
+}
+
+}  // namespace ferry::test
