@@ -40,7 +40,9 @@ void Engine::Impl::set_parameter(std::size_t index, std::int64_t first, std::spa
   if (arrays_.home_of(offset) == Home::kDevice) {
     set_device_parameter(offset, values);
   } else {
-    store_weights(values, arrays_.weights_at(offset, count), arrays_.at(ParameterArray::kWeightLow, offset, count));
+    const TensorView weight = arrays_.weights_at(offset, count);
+    backend_.host_access(Access::kWrite, weight.data, weight.size_bytes(), "weights set by hand");
+    store_weights(values, weight, arrays_.at(ParameterArray::kWeightLow, offset, count));
   }
 }
 
@@ -53,6 +55,7 @@ void Engine::Impl::set_device_parameter(std::int64_t offset, std::span<const flo
     const TensorView low = arrays_.at(ParameterArray::kWeightLow, at, count);
     const TensorView staged(host_.memory.at(host_.piece), arrays_.dtype(), {count});
     const TensorView staged_low = low ? TensorView(host_.memory.at(host_.piece_low), DType::kI16, {count}) : low;
+    backend_.host_access(Access::kWrite, staged.data, staged.size_bytes(), "weights set by hand");
     store_weights(part, staged, staged_low);
     streams_.to_device(arrays_.weights_at(at, count).data, staged.data, staged.size_bytes());
     if (low) streams_.to_device(low.data, staged_low.data, staged_low.size_bytes());
@@ -72,6 +75,7 @@ void Engine::Impl::for_each_piece(ParameterArray array, const PieceFn& fn) {
         backend_.sync(streams_.d2h.get());
         piece.data = staged;
       }
+      if (piece) backend_.host_access(Access::kRead, piece.data, piece.size_bytes(), "parameters");
       fn(info, first, piece);
     }
   }
@@ -86,7 +90,9 @@ double Engine::Impl::loss(std::int64_t step) {
   const StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
   FERRY_ASSERT(step >= 0 && record.step == step);
   backend_.sync(record.loss_arrived.get());
-  return static_cast<double>(host_.memory.as<float>(host_.losses)[step % kLossHistory]);
+  const float* const loss = host_.memory.as<float>(host_.losses) + step % kLossHistory;
+  backend_.host_access(Access::kRead, loss, sizeof(float), "a loss");
+  return static_cast<double>(*loss);
 }
 
 StepStats Engine::Impl::stats(std::int64_t step) {

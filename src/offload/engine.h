@@ -34,12 +34,23 @@ enum class Recompute {
   kLean,  // all but the down projection
   kNone,  // activations of every layer are kept on the device
 };
+/// Where the inputs of the layers wait for backward.
+enum class Residuals {
+  kDevice,
+  kHost,  // but for the last ones
+};
 /// Which part of the (rows, vocabulary) logits exists at a time.
 enum class HeadMode {
   kChunks,  // one micro-batch of one vocabulary chunk, made again for backward
   kLogits,  // all of them: nothing is made again
   kTokens,  // some rows of the whole vocabulary, with all of the head's weights on the device and their gradient in f32
 };
+
+#ifdef NDEBUG
+inline constexpr bool kPoisonByDefault = false;
+#else
+inline constexpr bool kPoisonByDefault = true;
+#endif
 
 struct EngineOptions {
   DType dtype = DType::kBf16;
@@ -61,10 +72,12 @@ struct EngineOptions {
   std::int64_t head_tokens = 0;  // rows, of HeadMode::kTokens
   int weight_slots = 2;
   int grad_slots = 2;
+  Residuals residuals = Residuals::kDevice;
   std::int64_t resident_layers = 0;        // the first ones keep their weights on the device between fetches
   std::int64_t resident_state_layers = 0;  // the first ones live on the device, AdamW too
   std::int64_t vocab_chunk = 0;            // rows; 0 = chosen by the plan
   int threads = 0;                         // of the AdamW pool; 0 = all that are available
+  bool poison = kPoisonByDefault;          // what is no longer needed becomes NaN
   /// Size of the pieces in which segments travel and are updated. 16 MiB copies run at 50 of PCIe Gen5's 55 GB/s, and
   /// whole layers instead cost 10 % of a 1B step (H200, PCIe Gen5 x16).
   std::int64_t piece_bytes = std::int64_t{16} << 20;

@@ -11,52 +11,14 @@
 #include "offload/engine.h"
 #include "offload/gradient_norms.h"
 #include "offload/gradient_slots.h"
-#include "offload/host_memory.h"
 #include "offload/optimizer_queue.h"
 #include "offload/pass_ops.h"
+#include "offload/residual_store.h"
 #include "offload/step_buffers.h"
+#include "offload/step_plan.h"
 #include "offload/weight_slots.h"
 
 namespace ferry {
-
-/// `config`, after checking it and the options. Throws Error{kConfig}.
-const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions& options);
-
-/// Rows of a vocabulary segment: those asked for, else as many as make a chunk's weights fit a layer's slot, and its
-/// logits the place of the MLP's activations (3F columns). Chunks are of about equal size.
-std::int64_t choose_vocab_chunk(const ModelConfig& config, const EngineOptions& options);
-
-/// Where each segment lives.
-std::vector<Home> choose_homes(const ParameterTable& parameters, const EngineOptions& options);
-
-/// What the engine keeps of each parameter, at its home.
-ArrayLayout array_layout(const ParameterTable& parameters, const EngineOptions& options);
-
-/// Device memory for parameters: offsets into the arena by purpose.
-struct DevicePlan {
-  MemoryPlan memory;
-  std::vector<MemoryPlan::Id> weight_slots;
-  std::vector<std::pair<int, MemoryPlan::Id>> own_slots;  // by segment
-  std::vector<MemoryPlan::Id> grad_slots;
-  MemoryPlan::Id norm_grad_slot = 0;
-  std::array<MemoryPlan::Id, kParameterArrays> arrays{};  // of what lives on the device
-  MemoryPlan::Id norms = 0;
-};
-
-/// Host memory by purpose.
-struct HostPlan {
-  HostMemory memory;
-  std::array<HostMemory::Id, kParameterArrays> arrays{};  // of what lives on the host
-  HostMemory::Id tokens = 0;                              // ids, targets, order, distinct ids: 4 N; the row mask: V
-  HostMemory::Id x = 0;                                   // (N, C), gathered embedding rows
-  HostMemory::Id d_x = 0;                                 // (N, C), gradient of the embedding rows
-  HostMemory::Id row_gradients = 0;  // (N, C), sums by distinct row; only for an untied table on the host
-  HostMemory::Id losses = 0;         // kLossHistory + 1
-  HostMemory::Id norms = 0;          // two steps
-  HostMemory::Id logits = 0;         // one row of one chunk
-  HostMemory::Id piece = 0;          // one piece of any array, and its low halves; only for what lives on the device
-  HostMemory::Id piece_low = 0;
-};
 
 /// One trip of a batch through the model.
 struct Pass {
@@ -65,6 +27,7 @@ struct Pass {
 
   const LlamaShape& shape() const { return ops.batch(); }
   const OpContext& context() const { return ops.context(); }
+  bool training() const { return ops.training(); }
 };
 
 class Engine::Impl {
@@ -82,7 +45,7 @@ class Engine::Impl {
   void start_trace(std::int64_t n_steps);
   std::vector<TimelineSpan> take_trace();
   const ParameterTable& parameters() const { return parameters_; }
-  std::vector<MemoryLine> device_memory() const { return plan_.memory.peak_lines(); }
+  std::vector<MemoryLine> device_memory() const { return plan_.device.memory.peak_lines(); }
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
   // engine_step.cpp, engine_embedding.cpp: passes
@@ -100,17 +63,14 @@ class Engine::Impl {
     std::unique_ptr<Event> loss_arrived;
   };
 
-  // engine_setup.cpp: plan and allocation
-  void plan_device();
-  void plan_host();
+  // engine_setup.cpp: allocation
   void bind_arrays();
   void create_slots();
   void create_events();
   void upload_rope_table();
   void* at(MemoryPlan::Id id) const;
-  bool anything_on(Home home) const;
-  bool table_is_on(Home home) const { return arrays_.home_of(0) == home; }  // the embedding starts the flat space
-  bool takes_norms() const { return options_.check_finite || options_.grad_clip > 0; }
+  bool anything_on(Home home) const { return plan_.anything_on(home); }
+  bool table_is_on(Home home) const { return plan_.table_is_on(home); }
 
   void set_device_parameter(std::int64_t offset, std::span<const float> values);
 
@@ -138,20 +98,21 @@ class Engine::Impl {
   void update_all_on_device(std::int64_t step);
 
   Backend& backend_;
-  const ModelConfig config_;
-  const EngineOptions options_;
-  const ParameterTable parameters_;
+  StepPlan plan_;
+  const ModelConfig& config_ = plan_.config;
+  const EngineOptions& options_ = plan_.options;
+  const ParameterTable& parameters_ = plan_.parameters;
+  ParameterArrays& arrays_ = plan_.arrays;
+  HostPlan& host_ = plan_.host;
+  StepBuffers& buffers_ = plan_.buffers;
   const PieceTable pieces_;
-  ParameterArrays arrays_;
-  DevicePlan plan_;
-  HostPlan host_;
-  StepBuffers buffers_;
   Buffer arena_;
-  std::int64_t host_piece_elems_ = 0;
+  const std::int64_t host_piece_elems_;
 
   Streams streams_;
   ThreadPool pool_;
   std::optional<WeightSlots> weights_;
+  std::optional<ResidualStore> residuals_;
   std::optional<GradientNorms> norms_;
   std::optional<GradientSlots> gradients_;
 

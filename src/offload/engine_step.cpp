@@ -52,6 +52,7 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
 
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, PassOps::Kind::kTraining);
   upload_tokens(pass.shape(), batch.inputs, batch.targets, rows.get());
+  residuals_->begin_pass(pass.shape());
   embed(pass, batch.inputs, record.begun.get());
   submit_other_rows();
   forward_layers(pass);
@@ -87,6 +88,7 @@ double Engine::Impl::evaluate(const Batch& batch) {
   float* const host = host_.memory.as<float>(host_.losses) + kLossHistory;
   read_loss(loss, host, logits_ready_.get());
   backend_.sync(logits_ready_.get());
+  backend_.host_access(Access::kRead, host, sizeof(float), "a loss");
   return static_cast<double>(*host);
 }
 
@@ -116,6 +118,7 @@ std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) 
     const TensorView row(host_.memory.at(host_.logits), options_.dtype, {info.n_rows});
     streams_.to_host(row.data, logits.data, row.size_bytes());
     backend_.sync(streams_.d2h.get());
+    backend_.host_access(Access::kRead, row.data, row.size_bytes(), "logits");
     for (std::int64_t i = 0; i < row.elems(); ++i) {
       result.push_back(row.dtype == DType::kF32 ? row.as<float>()[i] : to_f32(row.as<Bf16>()[i]));
     }
@@ -126,7 +129,7 @@ std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) 
 
 /// The route of the weights, and the order of this pass after the one before it.
 Pass Engine::Impl::begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind) {
-  const OpContext context{.backend = backend_, .stream = streams_.compute.get(), .scratch = buffers_.scratch()};
+  const OpContext context{.backend = &backend_, .stream = streams_.compute.get(), .scratch = buffers_.scratch()};
   Pass pass{.ops = PassOps(buffers_, context, LlamaShape(config_, batch_size, seq_len), kind), .head_chunks = {}};
   for (int chunk = 0; chunk < parameters_.n_head_segments(); ++chunk) {
     pass.head_chunks.push_back(parameters_.head_segment(chunk));
@@ -141,6 +144,7 @@ Pass Engine::Impl::begin_pass(std::int64_t batch_size, std::int64_t seq_len, Pas
   }
   weights_->begin_pass(steps_, std::move(route));
   if (any_pass_) backend_.wait(streams_.h2d.get(), pass_ended_.get());
+  if (options_.poison) buffers_.poison(context);
   return pass;
 }
 
@@ -150,10 +154,13 @@ void Engine::Impl::end_pass() {
 }
 
 void Engine::Impl::forward_layers(const Pass& pass) {
+  if (pass.training()) residuals_->written(0);
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
     const WeightLease lease = weights_->acquire(parameters_.layer_segment(layer));
+    if (pass.training()) residuals_->reserve(layer + 1);
     streams_.on_compute({"forward", parameters_.layer_segment(layer)},
                         [&] { pass.ops.forward_layer(layer, lease.weights()); });
+    if (pass.training()) residuals_->written(layer + 1);
   }
 }
 
@@ -170,6 +177,7 @@ void Engine::Impl::train_head(const Pass& pass, float scale, StepRecord& record)
   const GradientLease gradient = gradients_->acquire(parameters_.final_norm_segment());
   streams_.on_compute({"backward", gradient.segment},
                       [&] { pass.ops.head_norm_backward(norm.weights(), gradient.gradient); });
+  residuals_->release(config_.n_layers);
   finish_gradient(pass.context(), gradient);
 }
 
@@ -201,8 +209,10 @@ void Engine::Impl::backward_layers(const Pass& pass) {
     const int segment = parameters_.layer_segment(layer);
     const WeightLease lease = weights_->acquire(segment);
     const GradientLease gradient = gradients_->acquire(segment);
+    residuals_->acquire(layer);
     streams_.on_compute({"backward", segment},
                         [&] { pass.ops.backward_layer(layer, lease.weights(), gradient.gradient); });
+    residuals_->release(layer);
     finish_gradient(pass.context(), gradient);
   }
 }
@@ -228,7 +238,7 @@ void Engine::Impl::finish_gradient(const OpContext& context, const GradientLease
 
 void Engine::Impl::update_on_device(int segment, const TensorView& gradient) {
   const Segment& info = parameters_.segment(segment);
-  const OpContext context{.backend = backend_, .stream = streams_.compute.get(), .scratch = {}};
+  const OpContext context{.backend = &backend_, .stream = streams_.compute.get(), .scratch = {}};
   streams_.on_compute({"AdamW", segment}, [&] {
     for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, info.offset, info.elems)) {
       context.run(Adamw{.weight = arrays_.weights_at(offset, elems),

@@ -2,6 +2,8 @@
 // Runs leave out padding and frozen parameters.
 #include "offload/gradient_norms.h"
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace ferry {
@@ -45,7 +47,13 @@ GradientNorms::GradientNorms(Streams& streams, const ParameterTable& parameters,
   }
 }
 
+void GradientNorms::begin_step(std::int64_t step) {
+  step_ = step;
+  sent_before_ = std::exchange(last_sent_, nullptr);
+}
+
 void GradientNorms::take(const OpContext& context, int segment, const TensorView& gradient, const TensorView& skip) {
+  if (EventRef sent = std::exchange(sent_before_, nullptr)) streams_.backend.wait(context.stream, sent);
   const Segment& info = parameters_.segment(segment);
   const Part& part = parts_[static_cast<std::size_t>(segment)];
   for (std::size_t i = 0; i < part.runs.size(); ++i) {
@@ -67,6 +75,7 @@ void GradientNorms::send(int segment) {
   const std::span<float> values(host_ + step_ % 2 * count_ + part.first, part.runs.size());
   streams_.to_host(values.data(), device_ + part.first, values.size_bytes(), {.what = "norms", .segment = segment});
   streams_.backend.record(part.arrived.get(), streams_.d2h.get());
+  last_sent_ = part.arrived.get();
   queue_.submit_norms(name_of(parameters_, parameters_.segment(segment)), values, part.arrived.get());
 }
 

@@ -27,9 +27,10 @@ class GradientNorms {
 
   GradientNorms(Streams& streams, const ParameterTable& parameters, OptimizerQueue& queue, float* device, float* host);
 
-  void begin_step(std::int64_t step) { step_ = step; }
-  /// Enqueues the sums of the segment's gradient on the context's stream. `skip`: (V) i32, rows of the embedding table
-  /// that do not count yet; absent: all count.
+  void begin_step(std::int64_t step);
+  /// Enqueues the sums of the segment's gradient on the context's stream; the step's first ones wait until the step
+  /// before has sent all of its own. `skip`: (V) i32, rows of the embedding table that do not count yet; absent: all
+  /// count.
   void take(const OpContext& context, int segment, const TensorView& gradient, const TensorView& skip);
   /// Copies them home on the d2h stream, which has been ordered behind the sums, and submits them.
   void send(int segment);
@@ -49,6 +50,8 @@ class GradientNorms {
   std::vector<Part> parts_;  // by segment
   std::int64_t count_ = 0;
   std::int64_t step_ = 0;
+  EventRef last_sent_ = nullptr;    // of this step
+  EventRef sent_before_ = nullptr;  // of the step before; null once it has been waited for
 };
 
 }  // namespace ferry

@@ -2,6 +2,8 @@
 // Leasing gradient slots and writing them back.
 #include "offload/gradient_slots.h"
 
+#include <utility>
+
 namespace ferry {
 
 GradientSlots::GradientSlots(Streams& streams, const ParameterTable& parameters, const PieceTable& pieces,
@@ -31,11 +33,12 @@ GradientLease GradientSlots::acquire(int segment) {
   if (arrays_.home_of(info.offset) == Home::kDevice) {
     if (const TensorView own = arrays_.gradients_at(info.offset, info.elems)) return {segment, -1, own};
   }
-  std::size_t index = slots_.size() - 1;
-  if (segment != parameters_.final_norm_segment()) {
-    index = next_;
-    next_ = (next_ + 1) % (slots_.size() - 1);
+  if (segment == parameters_.final_norm_segment()) {
+    // Its weights of this step, leased already, are made from the gradient that was here.
+    return {segment, static_cast<int>(slots_.size() - 1),
+            TensorView(slots_.back().data, arrays_.dtype(), {info.elems})};
   }
+  const std::size_t index = std::exchange(next_, (next_ + 1) % (slots_.size() - 1));
   Slot& slot = slots_[index];
   if (slot.copied_once) streams_.wait_on_compute(slot.copied.get(), WaitCause::kGradients);
   return {segment, static_cast<int>(index), TensorView(slot.data, arrays_.dtype(), {info.elems})};
@@ -43,8 +46,8 @@ GradientLease GradientSlots::acquire(int segment) {
 
 void GradientSlots::send(const GradientLease& lease) {
   const Segment& segment = parameters_.segment(lease.segment);
-  const bool goes_home = arrays_.home_of(segment.offset) == Home::kHost && parameters_.is_trained(segment);
-  if (norms_ == nullptr && !goes_home) return;
+  const bool goes_home = arrays_.home_of(segment.offset) == Home::kHost;
+  if (!parameters_.is_trained(segment) || (norms_ == nullptr && !goes_home)) return;
   streams_.order(streams_.compute.get(), streams_.d2h.get(), finished_.get());
   if (norms_ != nullptr) norms_->send(lease.segment);
   if (goes_home) write_back(lease);
@@ -62,6 +65,7 @@ void GradientSlots::write_back(const GradientLease& lease) {
     streams_.backend.record(arrived, streams_.d2h.get());
     queue_.submit(id, arrived);
   }
+  streams_.poison(streams_.d2h.get(), lease.gradient);
   streams_.backend.record(slot.copied.get(), streams_.d2h.get());
   slot.copied_once = true;
 }

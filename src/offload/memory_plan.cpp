@@ -70,4 +70,12 @@ std::vector<MemoryLine> MemoryPlan::peak_lines() const {
   return lines;
 }
 
+std::vector<MemoryPlan::Range> MemoryPlan::transient() const {
+  std::vector<Range> ranges;
+  for (const Planned& buffer : buffers_) {
+    if (buffer.size_bytes > 0 && buffer.phases != PhaseSet::all()) ranges.push_back({buffer.offset, buffer.size_bytes});
+  }
+  return ranges;
+}
+
 }  // namespace ferry

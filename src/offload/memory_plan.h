@@ -46,6 +46,7 @@ class PhaseSet {
   constexpr bool overlaps(PhaseSet other) const { return (bits_ & other.bits_) != 0; }
   constexpr bool contains(int phase) const { return (bits_ >> phase & 1U) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
+  constexpr bool operator==(const PhaseSet&) const = default;
   constexpr PhaseSet without(PhaseSet other) const {
     PhaseSet set = *this;
     set.bits_ &= ~other.bits_;
@@ -77,6 +78,12 @@ class MemoryPlan {
 
   std::size_t offset(Id id) const { return buffers_[static_cast<std::size_t>(id)].offset; }
   std::size_t size_bytes(Id id) const { return buffers_[static_cast<std::size_t>(id)].size_bytes; }
+  /// Buffers that hold something in some phases only.
+  struct Range {
+    std::size_t offset = 0;
+    std::size_t size_bytes = 0;
+  };
+  std::vector<Range> transient() const;
   /// Size of the arena.
   std::size_t arena_bytes() const { return arena_bytes_; }
   /// What lives in the phase that needs most, by purpose, largest first; the lines add up to arena_bytes().

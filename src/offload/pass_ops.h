@@ -24,6 +24,7 @@ class PassOps {
 
   const LlamaShape& batch() const { return batch_; }
   const OpContext& context() const { return context_; }
+  bool training() const { return kind_ == Kind::kTraining; }
 
   void forward_layer(std::int64_t layer, const TensorView& weights) const;
   void backward_layer(std::int64_t layer, const TensorView& weights, const TensorView& gradient) const;

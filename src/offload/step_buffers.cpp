@@ -30,8 +30,8 @@ const EngineOptions& checked_options(const ModelConfig& config, const EngineOpti
 
 }  // namespace
 
-StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& config, const EngineOptions& options,
-                         const ParameterTable& parameters)
+StepBuffers::StepBuffers(MemoryPlan& plan, const ScratchSizes& sizes, const ModelConfig& config,
+                         const EngineOptions& options, const ParameterTable& parameters)
     : plan_(plan),
       options_(checked_options(config, options)),
       dtype_(options.dtype),
@@ -41,7 +41,8 @@ StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& 
       largest_segment_(parameters.max_streamed_elems()) {
   const LlamaShape micro(config, options.batch_size, options.seq_len);
   const LlamaShape batch(config, options.max_sequences(), options.seq_len);
-  const std::int64_t n_residuals = options_.training ? n_layers_ + 1 : 2;
+  std::int64_t n_residuals = options_.training ? n_layers_ + 1 : 2;
+  if (options_.residuals == Residuals::kHost) n_residuals = std::min(n_residuals, kResidualRing);
   for (std::int64_t i = 0; i < n_residuals; ++i) {
     residuals_.push_back(add("residuals", batch.N() * batch.C, dtype_, PhaseSet::all()));
   }
@@ -50,7 +51,7 @@ StepBuffers::StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& 
   add_gradient_sums(micro);
   add_head_buffers(batch);
   add_step_buffers(batch);
-  step_.scratch = plan_.add("scratch of ops", measure_scratch(backend, batch), PhaseSet::all());
+  step_.scratch = plan_.add("scratch of ops", measure_scratch(sizes, batch), PhaseSet::all());
 }
 
 StepBuffers::Id StepBuffers::add(const char* purpose, std::int64_t elems, DType dtype, PhaseSet phases) {
@@ -176,9 +177,9 @@ void StepBuffers::add_step_buffers(const LlamaShape& s) {
 }
 
 /// Runs a pass on views of no memory, asking what each op would need.
-std::size_t StepBuffers::measure_scratch(Backend& backend, const LlamaShape& s) {
-  std::size_t bytes = 0;
-  const OpContext context{.backend = backend, .stream = nullptr, .scratch = {}, .measured_bytes = &bytes};
+std::size_t StepBuffers::measure_scratch(const ScratchSizes& sizes, const LlamaShape& s) {
+  std::vector<Op> recorded;
+  const OpContext context{.backend = nullptr, .stream = nullptr, .scratch = {}, .recorded = &recorded};
   alignas(Buffer::kAlignment) std::byte nowhere[Buffer::kAlignment];
   bind(nowhere);
   const TensorView segment(nowhere, dtype_, {0});
@@ -198,7 +199,9 @@ std::size_t StepBuffers::measure_scratch(Backend& backend, const LlamaShape& s) 
     context.run(SumOfSquares{.x = {nowhere, dtype_, {largest_segment_}}, .skip = {}, .y = sum});
   }
   bind(nullptr);
-  return bytes;
+  std::size_t most_bytes = 0;
+  for (const Op& op : recorded) most_bytes = std::max(most_bytes, sizes.scratch_bytes(op));
+  return most_bytes;
 }
 
 }  // namespace ferry

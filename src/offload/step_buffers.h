@@ -30,11 +30,14 @@ struct RowRange {
 class StepBuffers {
  public:
   /// Adds every buffer to `plan`, which must outlive this object. Throws Error{kConfig}.
-  StepBuffers(MemoryPlan& plan, Backend& backend, const ModelConfig& config, const EngineOptions& options,
+  StepBuffers(MemoryPlan& plan, const ScratchSizes& sizes, const ModelConfig& config, const EngineOptions& options,
               const ParameterTable& parameters);
 
   /// Views point into the packed plan's arena from now on.
   void bind(void* arena) { arena_ = arena; }
+
+  /// Residuals on the device at a time when they do not stay: one that is read, one that is written, one on its way.
+  static constexpr std::int64_t kResidualRing = 3;
 
   const EngineOptions& options() const { return options_; }
   std::int64_t n_layers() const { return n_layers_; }
@@ -70,6 +73,8 @@ class StepBuffers {
   /// Losses of recent steps, and one place more for evaluation.
   TensorView loss(std::int64_t index) const;  // (1) f32
   Scratch scratch() const;
+  /// Fills with NaN what no pass expects to find: everything that lives for a part of a step only.
+  void poison(const OpContext& context) const;
 
  private:
   using Id = MemoryPlan::Id;
@@ -101,7 +106,7 @@ class StepBuffers {
   void add_step_buffers(const LlamaShape& batch);
   KeptIds add_kept(const LlamaShape& micro, const char* purpose, bool whole_step);
   const KeptIds& kept_ids(const MicroBatch& micro, std::int64_t layer) const;
-  std::size_t measure_scratch(Backend& backend, const LlamaShape& batch);
+  std::size_t measure_scratch(const ScratchSizes& sizes, const LlamaShape& batch);
   /// Rows and features of the MLP that exist at a time.
   std::int64_t mlp_rows(const LlamaShape& micro) const;
   std::int64_t mlp_features(const LlamaShape& micro) const;
@@ -117,7 +122,7 @@ class StepBuffers {
   const std::int64_t vocab_size_;
   const std::int64_t largest_segment_;  // elements
   void* arena_ = nullptr;
-  std::vector<Id> residuals_;  // all inputs when training, else two that take turns
+  std::vector<Id> residuals_;  // all inputs when training, else some that take turns
   KeptIds shared_kept_{};      // of layers that are computed again
   std::vector<KeptIds> kept_;  // of the last layers, one a micro-batch
   WorkIds work_{};

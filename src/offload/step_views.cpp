@@ -146,4 +146,11 @@ Scratch StepBuffers::scratch() const {
   return {view(step_.scratch, DType::kF32, {0}).data, plan_.size_bytes(step_.scratch)};
 }
 
+void StepBuffers::poison(const OpContext& context) const {
+  for (const auto& [offset, size_bytes] : plan_.transient()) {
+    void* data = static_cast<std::byte*>(arena_) + offset;
+    context.run(Fill{.x = {data, DType::kI32, {static_cast<std::int64_t>(size_bytes / 4)}}, .byte = Fill::kNaNByte});
+  }
+}
+
 }  // namespace ferry

@@ -11,8 +11,9 @@
 namespace ferry {
 
 struct Streams {
-  Streams(Backend& backend_in, const ParameterTable& parameters, const PieceTable& pieces)
+  Streams(Backend& backend_in, bool poison_in, const ParameterTable& parameters, const PieceTable& pieces)
       : backend(backend_in),
+        poisons(poison_in),
         compute(backend.create_stream("compute")),
         h2d(backend.create_stream("h2d")),
         d2h(backend.create_stream("d2h")),
@@ -46,8 +47,13 @@ struct Streams {
     backend.copy(d2h.get(), host, device, size_bytes, CopyDirection::kDeviceToHost);
     d2h_bytes += static_cast<std::int64_t>(size_bytes);
   }
+  /// What nobody needs any more becomes NaN, where that was asked for.
+  void poison(StreamRef stream, const TensorView& x) {
+    if (poisons) backend.enqueue(stream, Fill{.x = x, .byte = Fill::kNaNByte});
+  }
 
   Backend& backend;
+  const bool poisons;
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Stream> h2d;
   std::unique_ptr<Stream> d2h;

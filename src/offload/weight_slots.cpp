@@ -80,6 +80,7 @@ void WeightSlots::fetch(int segment, Slot& slot) {
   slot.awaited = true;
   const double waited_ms = queue_ != nullptr ? queue_->waited_ms() : 0;
   if (slot.released_once) streams_.backend.wait(streams_.h2d.get(), slot.released.get());
+  streams_.poison(streams_.h2d.get(), {slot.data, arrays_.dtype(), {parameters_.segment(segment).elems}});
   const std::int64_t base = parameters_.segment(segment).offset;
   for (int id = pieces_.first_of(segment); id < pieces_.first_of(segment + 1); ++id) {
     if (queue_ != nullptr) queue_->wait_for(id, version_);

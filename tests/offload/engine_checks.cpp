@@ -62,6 +62,8 @@ std::vector<Variant> variants() {
              o.mlp_cut = {By::kFeatures, 5};
            }},
           {"head logits", [](EngineOptions& o) { o.head = HeadMode::kLogits; }},
+          {"residuals host", [](EngineOptions& o) { o.residuals = Residuals::kHost; }},
+          {"poison", [](EngineOptions& o) { o.poison = true; }},
           {"head tokens:7", head_tokens},
           {"accumulate, mlp tokens:4, head tokens:7, keep:1",
            [=](EngineOptions& o) {
@@ -69,6 +71,8 @@ std::vector<Variant> variants() {
              head_tokens(o);
              o.mlp_cut = {By::kTokens, 4};
              o.keep_layers = 1;
+             o.residuals = Residuals::kHost;
+             o.poison = true;
            }},
           {"accumulate, mlp features:8, head logits, recompute full",
            [=](EngineOptions& o) {
