@@ -95,6 +95,12 @@ TEST_CASE("the variants of the 1B experiment differ from it in one key") {
   resident.output = experiment.output;
   CHECK(resident == experiment);
 
+  RunConfig layers = bundled_config("llama3.2-1b-original-layout.toml");
+  CHECK(layers.offload == RunConfig::Offload::kLayers);
+  layers.offload = experiment.offload;
+  layers.output = experiment.output;
+  CHECK(layers == experiment);
+
   RunConfig large = bundled_config("llama3.1-8b.toml");
   large.model = experiment.model;
   large.output = experiment.output;
