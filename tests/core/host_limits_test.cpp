@@ -19,6 +19,7 @@ struct System : TempFolder {
   std::optional<std::size_t> available() const { return available_host_bytes(path()); }
 };
 
+const std::string kGroup = "slice/job";
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 TEST_CASE("without groups the kernel's estimate counts") {
@@ -33,28 +34,28 @@ TEST_CASE("a system that says nothing sets no limit") {
 
 TEST_CASE("the limit of a version 2 group counts, less what it holds for good") {
   const System system;
-  system.put("proc/self/cgroup", "0::/user/job\n");
-  system.put("sys/fs/cgroup/user/job/memory.max", "4294967296\n");
-  system.put("sys/fs/cgroup/user/job/memory.current", "2147483648\n");
+  system.put("proc/self/cgroup", "0::/" + kGroup + "\n");
+  system.put("sys/fs/cgroup/slice/job/memory.max", "4294967296\n");
+  system.put("sys/fs/cgroup/slice/job/memory.current", "2147483648\n");
   CHECK(system.available() == 2 * kGiB);
-  system.put("sys/fs/cgroup/user/job/memory.stat", "anon 5\nfile 7\ninactive_file 1073741824\nactive_file 9\n");
+  system.put("sys/fs/cgroup/slice/job/memory.stat", "anon 5\nfile 7\ninactive_file 1073741824\nactive_file 9\n");
   CHECK(system.available() == 3 * kGiB);
 }
 
 TEST_CASE("the tightest of all parents counts") {
   const System system;
-  system.put("proc/self/cgroup", "0::/user/job\n");
-  system.put("sys/fs/cgroup/user/job/memory.max", "max\n");
-  system.put("sys/fs/cgroup/user/job/memory.current", "1\n");
+  system.put("proc/self/cgroup", "0::/" + kGroup + "\n");
+  system.put("sys/fs/cgroup/slice/job/memory.max", "max\n");
+  system.put("sys/fs/cgroup/slice/job/memory.current", "1\n");
   CHECK(system.available() == 8 * kGiB);
-  system.put("sys/fs/cgroup/user/memory.max", "1073741824\n");
-  system.put("sys/fs/cgroup/user/memory.current", "0\n");
+  system.put("sys/fs/cgroup/slice/memory.max", "1073741824\n");
+  system.put("sys/fs/cgroup/slice/memory.current", "0\n");
   CHECK(system.available() == kGiB);
 }
 
 TEST_CASE("a container that is the root of its groups is found") {
   const System system;
-  system.put("proc/self/cgroup", "9:name=systemd:/\n4:memory:/docker/abc\n0::/\n");
+  system.put("proc/self/cgroup", "9:name=systemd:/\n4:memory:/" + kGroup + "\n0::/\n");
   system.put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3221225472\n");
   system.put("sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n");
   CHECK(system.available() == 2 * kGiB);
