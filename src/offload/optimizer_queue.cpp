@@ -156,7 +156,8 @@ void OptimizerQueue::take(const Arrival& arrival) {
 void OptimizerQueue::note(Step& step, const std::string& what, std::span<const float> values) {
   for (const float value : values) {
     if (std::isfinite(value) || !step.not_finite.empty()) continue;
-    step.not_finite = fmt::format("{} of step {} is {}", what, step.step + 1, value);
+    const float shown = std::isnan(value) ? std::abs(value) : value;  // a NaN's sign says nothing
+    step.not_finite = fmt::format("{} of step {} is {}", what, step.step + 1, shown);
     if (!deferred()) throw_not_finite(step);
   }
 }

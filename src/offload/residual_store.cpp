@@ -46,8 +46,8 @@ void ResidualStore::release(std::int64_t layer) {
   const std::int64_t next = layer - StepBuffers::kResidualRing;
   if (!leaves(next)) return;
   const TensorView residual = buffers_.residual(*batch_, next);
+  // The compute stream has waited until `next` was sent: reserve().
   streams_.order(streams_.compute.get(), streams_.h2d.get(), computed_.get());
-  streams_.backend.wait(streams_.h2d.get(), sent_[static_cast<std::size_t>(next)].get());
   streams_.to_device(residual.data, host(next), residual.size_bytes(), {"residual"});
   streams_.backend.record(fetched_[static_cast<std::size_t>(next)].get(), streams_.h2d.get());
 }
