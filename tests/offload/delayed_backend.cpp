@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <map>
-#include <mutex>
+#include <limits>
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "offload/forwarding_backend.h"
 
 namespace ferry::test {
 namespace {
@@ -18,6 +18,7 @@ namespace {
 std::atomic<std::uint64_t> seed{0};
 std::atomic<std::int64_t> failing_op{-1};
 std::atomic<std::int64_t> failing_copy{-1};
+std::atomic<std::int64_t> nan_op{-1};
 std::atomic<std::int64_t> n_ops{0};
 std::atomic<std::int64_t> n_copies{0};
 alignas(64) float before_copy[16];  // the Fill op on this memory stands for the start of a copy
@@ -26,6 +27,15 @@ void pause(std::int64_t index, const char* name) {
   if (seed == 0) return;
   const auto draw = CounterRng(seed, name).bits(static_cast<std::uint64_t>(index)) % 600;
   if (draw > 400) std::this_thread::sleep_for(std::chrono::microseconds(draw));
+}
+
+void write_nan(const Op& op) {
+  const auto poison = [](Access how, const char*, const TensorView& view) {
+    if (how == Access::kRead || !view || view.elems() == 0) return;
+    if (view.dtype == DType::kF32) *view.as<float>() = std::numeric_limits<float>::quiet_NaN();
+    if (view.dtype == DType::kBf16) *view.as<Bf16>() = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  };
+  std::visit([&poison](const auto& args) { args.visit(poison); }, op);
 }
 
 void run_disturbed(const Op& op, Scratch scratch, ThreadPool& pool) {
@@ -39,52 +49,22 @@ void run_disturbed(const Op& op, Scratch scratch, ThreadPool& pool) {
   FERRY_CHECK(index != failing_op, kDevice, "op {} was made to fail", index);
   pause(index, "op");
   cpu::op_table(simd_level()).run(op, scratch, pool);
+  if (index == nan_op) write_nan(op);
 }
 
 std::size_t scratch_of(const Op& op) { return cpu::op_table(simd_level()).scratch_bytes(op); }
 
 constexpr cpu::OpTable kDisturbed{SimdLevel::kScalar, run_disturbed, scratch_of};
 
-/// Forwards everything; only copies differ.
-class DelayedBackend final : public Backend {
+/// An op of its own before each copy.
+class DelayedBackend final : public ForwardingBackend {
  public:
-  explicit DelayedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-
-  const Capabilities& capabilities() const override { return inner_->capabilities(); }
-  std::unique_ptr<Stream> create_stream(const std::string& name) override { return inner_->create_stream(name); }
-  std::unique_ptr<Event> create_event() override { return inner_->create_event(); }
-  void record(EventRef event, StreamRef stream) override { inner_->record(event, stream); }
-  void wait(StreamRef stream, EventRef event) override { inner_->wait(stream, event); }
-  bool query(EventRef event) override { return inner_->query(event); }
-  void sync(EventRef event) override { inner_->sync(event); }
-  void sync(StreamRef stream) override { inner_->sync(stream); }
-  double elapsed_ms(EventRef begin, EventRef end) override { return inner_->elapsed_ms(begin, end); }
+  using ForwardingBackend::ForwardingBackend;
   void copy(StreamRef stream, void* destination, const void* source, std::size_t size_bytes,
             CopyDirection direction) override {
-    inner_->enqueue(stream, Fill{.x = TensorView(before_copy, DType::kF32, {16})});
-    inner_->copy(stream, destination, source, size_bytes, direction);
+    inner().enqueue(stream, Fill{.x = TensorView(before_copy, DType::kF32, {16})});
+    inner().copy(stream, destination, source, size_bytes, direction);
   }
-  std::size_t scratch_bytes(const Op& op) const override { return inner_->scratch_bytes(op); }
-  void enqueue(StreamRef stream, const Op& op, Scratch scratch) override { inner_->enqueue(stream, op, scratch); }
-
- protected:
-  void* allocate(Buffer::Place place, std::size_t size_bytes) override {
-    Buffer buffer = place == Buffer::Place::kDevice ? inner_->allocate_device(size_bytes, "test")
-                                                    : inner_->allocate_host(size_bytes, "test");
-    void* data = buffer.data();
-    const std::scoped_lock lock(mutex_);
-    buffers_.emplace(data, std::move(buffer));
-    return data;
-  }
-  void free(Buffer::Place, void* data, std::size_t) noexcept override {
-    const std::scoped_lock lock(mutex_);
-    buffers_.erase(data);
-  }
-
- private:
-  std::unique_ptr<Backend> inner_;
-  std::mutex mutex_;
-  std::map<void*, Buffer> buffers_;  // guarded by mutex_
 };
 
 }  // namespace
@@ -97,8 +77,11 @@ void arm(const Disturbance& disturbance) {
   seed = disturbance.seed;
   failing_op = disturbance.failing_op;
   failing_copy = disturbance.failing_copy;
+  nan_op = disturbance.nan_op;
   n_ops = 0;
   n_copies = 0;
 }
+
+std::int64_t n_ops_run() { return n_ops; }
 
 }  // namespace ferry::test
