@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bounds of a plan without a GPU against what the backend asks for.
+#include "backend/cuda/scratch_bound.h"
+
+#include "backend/cuda/cuda_backend.h"
+#include "catch.h"
+#include "gpu_or_skip.h"
+
+namespace ferry {
+namespace {
+
+TEST_CASE("scratch is known without the GPU, but for cuDNN's, which is bounded") {
+  gpu_or_skip();
+  const auto backend = cuda::create_cuda_backend(cuda::CudaOptions());
+  const cuda::ScratchBound bound;
+  for (const std::int64_t rows : {1, 100, 264, 5000}) {
+    for (const std::int64_t width : {8, 100, 4096}) {
+      const TensorView x(nullptr, DType::kBf16, {rows, width});
+      RmsNormBackward norm;
+      norm.x = x;
+      const Op sum = SumOfSquares{.x = x, .skip = {}, .y = {}};
+      CHECK(bound.scratch_bytes(norm) == backend->scratch_bytes(norm));
+      CHECK(bound.scratch_bytes(sum) == backend->scratch_bytes(sum));
+    }
+  }
+  CHECK(bound.scratch_bytes(Matmul{}) == backend->scratch_bytes(Matmul{}));
+}
+
+TEST_CASE("cuDNN never asks for more than the bound") {
+  gpu_or_skip();
+  const auto backend = cuda::create_cuda_backend(cuda::CudaOptions());
+  const cuda::ScratchBound bound;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const std::int64_t length : {1, 17, 128, 500, 2048, 4096}) {
+      for (const std::int64_t width : {16, 64, 96, 128}) {
+        for (const std::int64_t batch : {1, 4}) {
+          CAPTURE(to_string(dtype), length, width, batch);
+          const TensorView q(nullptr, dtype, {batch, length, 16, width});
+          const TensorView k(nullptr, dtype, {batch, length, 4, width});
+          const TensorView lse(nullptr, DType::kF32, {batch, 16, length});
+          const Op backward = AttentionBackward{
+              .q = q, .k = k, .v = k, .o = q, .lse = lse, .d_o = q, .d_q = q, .d_k = k, .d_v = k, .scale = 0.1F};
+          const Op forward = AttentionForward{.q = q, .k = k, .v = k, .o = q, .lse = lse, .scale = 0.1F};
+          CHECK(backend->scratch_bytes(backward) <= bound.scratch_bytes(backward));
+          CHECK(backend->scratch_bytes(forward) <= bound.scratch_bytes(Matmul{}));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ferry

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan for a GPU assumes where there is none. On a GPU, cuda/scratch_bound_test.cpp compares.
+#include "backend/cuda/scratch_bound.h"
+
+#include "catch.h"
+
+namespace ferry {
+namespace {
+
+struct Attention {
+  std::int64_t batch, length, heads, width;
+};
+
+std::size_t bound_of(const Attention& a, DType dtype = DType::kBf16) {
+  const TensorView q(nullptr, dtype, {a.batch, a.length, a.heads, a.width});
+  const TensorView lse(nullptr, DType::kF32, {a.batch, a.heads, a.length});
+  return cuda::ScratchBound().scratch_bytes(AttentionBackward{
+      .q = q, .k = q, .v = q, .o = q, .lse = lse, .d_o = q, .d_q = q, .d_k = q, .d_v = q, .scale = 1});
+}
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+TEST_CASE("an attention's bound is above what cuDNN was seen to ask for, and never above the limit of a call") {
+  CHECK(bound_of({1, 2048, 32, 64}) >= 285'000'000);
+  CHECK(bound_of({1, 2048, 32, 128}) >= 302'000'000);
+  CHECK(bound_of({1, 1024, 32, 64}) >= 32 * (2 * 1024 * 1024 + 1024 * 64 * 4));
+  CHECK(bound_of({1, 1024, 32, 64}) < 100 * kMiB);
+  CHECK(bound_of({16, 8192, 32, 128}) == 300 * kMiB);
+}
+
+TEST_CASE("f32 attention runs on the plain kernels, which need a number a row and head") {
+  CHECK(bound_of({2, 100, 6, 16}, DType::kF32) == 2 * 100 * 6 * 4);
+}
+
+TEST_CASE("every matrix product has one workspace, and ops without sums have none") {
+  const cuda::ScratchBound bound;
+  CHECK(bound.scratch_bytes(Matmul{}) == 32 * kMiB);
+  CHECK(bound.scratch_bytes(Rope{}) == 0);
+  const TensorView x(nullptr, DType::kBf16, {1000, 100});
+  CHECK(bound.scratch_bytes(SumOfSquares{.x = x, .skip = {}, .y = {}}) == 4 * 4);
+  RmsNormBackward norm;
+  norm.x = x;
+  CHECK(bound.scratch_bytes(norm) == 264 * 104 * 4);
+}
+
+TEST_CASE("bounds stand in for cuda alone, and only where there is no GPU") {
+  CHECK(create_scratch_bound("cpu") == nullptr);
+  CHECK(create_scratch_bound("trace:cpu") == nullptr);
+}
+
+}  // namespace
+}  // namespace ferry
