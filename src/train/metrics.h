@@ -36,6 +36,7 @@ struct TrainMetrics {
   std::int64_t tokens = 0;             // trained so far
   std::optional<double> tokens_per_s;  // since the line before; the first step is never counted
   std::optional<double> step_ms;       // mean per step since the line before
+  std::int64_t skipped_steps = 0;      // so far: a gradient was not finite, and clipping was on
   StepStats stats;
   std::size_t device_bytes = 0;
   std::size_t host_bytes = 0;
@@ -56,6 +57,7 @@ struct EndMetrics {
   std::string status;  // "finished", "interrupted", "failed"
   std::int64_t step = 0;
   std::int64_t tokens = 0;
+  std::int64_t skipped_steps = 0;
   std::optional<double> loss;
   std::optional<double> val_loss;
   std::optional<double> tokens_per_s;  // over the whole run, without its first step and without evaluation

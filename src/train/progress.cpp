@@ -35,15 +35,18 @@ struct Part {
   std::string text;
 };
 
+constexpr int kLastRank = 7;
+
 std::vector<Part> parts_of(const ProgressState& state) {
   const int digits = static_cast<int>(std::to_string(state.steps).size());
   std::vector<Part> parts;
   parts.push_back({0, fmt::format("step {:>{}}/{}", state.step, digits, state.steps)});
   parts.push_back({1, fmt::format("loss {:.4f}", state.loss)});
+  if (state.grad_norm) parts.push_back({5, fmt::format("grad norm {:.3g}", *state.grad_norm)});
   parts.push_back({4, fmt::format("lr {:.2e}", state.lr)});
   if (state.tokens_per_s) parts.push_back({2, human_count(*state.tokens_per_s) + " tok/s"});
-  parts.push_back({5, "mem " + human_bytes(state.device_bytes)});
-  parts.push_back({6, "host " + human_bytes(state.host_bytes)});
+  parts.push_back({6, "mem " + human_bytes(state.device_bytes)});
+  parts.push_back({kLastRank, "host " + human_bytes(state.host_bytes)});
   if (state.eta_s) parts.push_back({3, "eta " + human_duration(*state.eta_s)});
   return parts;
 }
@@ -63,7 +66,7 @@ std::string join(const std::vector<Part>& parts, int max_rank) {
 std::string progress_line(const ProgressState& state, int width) {
   const std::vector<Part> parts = parts_of(state);
   const auto limit = static_cast<std::size_t>(width > 0 ? width : 0);
-  for (int max_rank = 6; max_rank > 0; --max_rank) {
+  for (int max_rank = kLastRank; max_rank > 0; --max_rank) {
     std::string line = join(parts, max_rank);
     if (line.size() <= limit) return line;
   }

@@ -18,6 +18,7 @@ struct ProgressState {
   std::int64_t step = 0;  // steps done
   std::int64_t steps = 0;
   double loss = 0;
+  std::optional<double> grad_norm;
   double lr = 0;
   std::optional<double> tokens_per_s;
   std::size_t device_bytes = 0;

@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "train/human_units.h"
 #include "train/stopwatch.h"
+#include "train/trace_file.h"
 
 namespace ferry {
 namespace {
@@ -87,8 +88,25 @@ StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const Ste
           .compute_ms = median_of(stats, &StepStats::compute_ms),
           .adamw_ms = median_of(stats, &StepStats::adamw_ms),
           .launcher_wait_ms = median_of(stats, &StepStats::launcher_wait_ms),
+          .wait_weights_ms = median_of(stats, &StepStats::wait_weights_ms),
+          .wait_optimizer_ms = median_of(stats, &StepStats::wait_optimizer_ms),
+          .wait_gradients_ms = median_of(stats, &StepStats::wait_gradients_ms),
+          .wait_residuals_ms = median_of(stats, &StepStats::wait_residuals_ms),
+          .wait_input_ms = median_of(stats, &StepStats::wait_input_ms),
           .h2d_bytes = median_of(stats, &StepStats::h2d_bytes),
           .d2h_bytes = median_of(stats, &StepStats::d2h_bytes)};
+}
+
+std::vector<TimelineSpan> trace_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
+  const Batch batch = random_batch(config, options, 0);
+  engine.start_trace(kTraceSteps);
+  std::int64_t previous = engine.train_step(batch, options.lr);
+  for (std::int64_t step = 1; step < kTraceSteps; ++step) {
+    const std::int64_t launched = engine.train_step(batch, options.lr);
+    engine.loss(previous);
+    previous = launched;
+  }
+  return engine.take_trace();
 }
 
 std::optional<double> model_flop_utilization(double model_flop, double step_ms, std::optional<double> peak_flop_s) {
@@ -123,6 +141,10 @@ std::vector<std::string> describe(const StepBenchResult& result, const StepBench
           line("compute", fmt::format("{:.3f} ms, first to last op", result.compute_ms)),
           line("adamw", fmt::format("{:.3f} ms busy on the CPU", result.adamw_ms)),
           line("waits", fmt::format("{:.3f} ms of the launching thread for updates", result.launcher_wait_ms)),
+          line("stalls", fmt::format("of the compute stream: weights {:.3f} ms, optimizer {:.3f}, gradients {:.3f}, "
+                                     "residuals {:.3f}, input {:.3f}",
+                                     result.wait_weights_ms, result.wait_optimizer_ms, result.wait_gradients_ms,
+                                     result.wait_residuals_ms, result.wait_input_ms)),
           line("to device", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.h2d_bytes)),
                                         describe_rate(result.h2d_bytes, ms))),
           line("to host", fmt::format("{} per step, {}", human_bytes(static_cast<std::size_t>(result.d2h_bytes)),

@@ -39,6 +39,11 @@ struct StepBenchResult {
   double compute_ms = 0;
   double adamw_ms = 0;
   double launcher_wait_ms = 0;
+  double wait_weights_ms = 0;
+  double wait_optimizer_ms = 0;
+  double wait_gradients_ms = 0;
+  double wait_residuals_ms = 0;
+  double wait_input_ms = 0;
   std::int64_t h2d_bytes = 0;
   std::int64_t d2h_bytes = 0;
 };
@@ -46,6 +51,9 @@ struct StepBenchResult {
 /// Trains on uniform random tokens; the engine's weights are set and it was made for these extents. One step follows
 /// the timed ones, so that the last of them overlaps with a successor too. Blocks.
 StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options);
+
+/// The timeline of kTraceSteps more steps, after bench_steps. Blocks.
+std::vector<TimelineSpan> trace_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options);
 
 /// What a measurement is held against.
 struct StepBenchContext {

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -44,6 +45,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
     : parts_(parts),
       options_(options),
       steps_(options.schedule.steps),
+      untraced_steps_(steps_ > 1 ? 1 : 0),  // the first step also pays for warming up
       device_bytes_(total_bytes(parts.engine.device_memory())),
       host_bytes_(total_bytes(parts.engine.host_memory())) {
   FERRY_CHECK(steps_ >= 1, kConfig, "a run of {} steps: expected 1 or more", steps_);
@@ -54,6 +56,7 @@ TrainResult Trainer::run(const std::function<bool()>& stop) {
   attempt([&] { train(stop); });
   parts_.engine.finish();  // before the last loss is read, so that the last lap is as long as its steps
   read_losses(0);
+  write_trace();
   const bool evaluated = last_eval_ && last_eval_->step == n_launched_;
   if (!error_ && !interrupted_ && parts_.val_data != nullptr && !evaluated) attempt([&] { evaluate(stop); });
   throughput_.pause();
@@ -65,6 +68,7 @@ TrainResult Trainer::result() const {
           .error = error_,
           .steps = n_launched_,
           .tokens = tokens_,
+          .skipped_steps = n_skipped_,
           .loss = history_.mean_of_last(LossHistory::kTail),
           .last_eval = last_eval_,
           .tokens_per_s = throughput_.total().tokens_per_s,
@@ -95,18 +99,26 @@ void Trainer::attempt(const std::function<void()>& work) {
 template <class Metrics>
 void Trainer::write(const Metrics& metrics) {
   if (parts_.metrics == nullptr) return;
-  attempt([&] { parts_.metrics->write(metrics); });
-  if (error_) parts_.metrics = nullptr;
+  attempt([&] {
+    MetricsFile* const file = std::exchange(parts_.metrics, nullptr);
+    file->write(metrics);
+    parts_.metrics = file;
+  });
 }
 
 void Trainer::step(Batch& batch) {
   parts_.train_data.next(batch);
   const double lr = learning_rate(options_.schedule, n_launched_);
+  start_trace_if_due();
   const std::int64_t number = parts_.engine.train_step(batch, lr);
   batch_size_ = batch.batch_size;
   unread_.push_back({.number = number, .lr = lr, .n_tokens = batch.n_valid_targets});
   ++n_launched_;
-  if (n_launched_ > 1) return read_losses(1);
+  if (n_launched_ > 1) {
+    read_losses(1);
+    if (n_read_ >= untraced_steps_ + kTraceSteps) write_trace();
+    return;
+  }
   parts_.engine.finish();
   read_losses(0);
   throughput_.start();
@@ -128,17 +140,18 @@ void Trainer::report(const LaunchedStep& launched) {
     check_finite("loss", loss, n_read_, launched.lr);
     history_.add(n_read_, loss);
   } else {
+    ++n_skipped_;
     log::warn("step {} is skipped, a gradient of it is not finite: its loss is {:g}", n_read_, loss);
   }
   tokens_ += launched.n_tokens;
   throughput_.count_step(launched.n_tokens);
-  parts_.progress.update(progress_state(loss, launched.lr));
-  if (n_read_ == 1 || n_read_ % options_.log_every == 0 || n_read_ == steps_) log_step(launched, loss);
+  parts_.progress.update(progress_state(loss, launched.lr, stats));
+  if (n_read_ == 1 || n_read_ % options_.log_every == 0 || n_read_ == steps_) log_step(launched, loss, stats);
 }
 
-void Trainer::log_step(const LaunchedStep& launched, double loss) {
+void Trainer::log_step(const LaunchedStep& launched, double loss, const StepStats& stats) {
   const Throughput::Rate rate = throughput_.lap();
-  ProgressState state = progress_state(loss, launched.lr);
+  ProgressState state = progress_state(loss, launched.lr, stats);
   state.tokens_per_s = rate.tokens_per_s;
   parts_.progress.log(state);
   const double n_sequences = static_cast<double>(parts_.train_data.sequences().n_sequences());
@@ -150,7 +163,8 @@ void Trainer::log_step(const LaunchedStep& launched, double loss) {
                      .tokens = tokens_,
                      .tokens_per_s = rate.tokens_per_s,
                      .step_ms = rate.step_ms,
-                     .stats = parts_.engine.stats(launched.number),
+                     .skipped_steps = n_skipped_,
+                     .stats = stats,
                      .device_bytes = device_bytes_,
                      .host_bytes = host_bytes_,
                      .elapsed_s = elapsed_.seconds()});
@@ -194,16 +208,28 @@ void Trainer::evaluate(const StopFn& stop) {
   parts_.progress.print(describe(*last_eval_));
 }
 
-ProgressState Trainer::progress_state(double loss, double lr) const {
+void Trainer::start_trace_if_due() {
+  if (parts_.trace != nullptr && n_launched_ == untraced_steps_) parts_.engine.start_trace(kTraceSteps);
+}
+
+void Trainer::write_trace() {
+  if (parts_.trace == nullptr || n_launched_ <= untraced_steps_) return;
+  TraceFile* const file = std::exchange(parts_.trace, nullptr);
+  attempt([&] { file->write(parts_.engine.take_trace()); });
+}
+
+ProgressState Trainer::progress_state(double loss, double lr, const StepStats& stats) const {
   const Throughput::Rate rate = throughput_.total();
   ProgressState state{.step = n_read_,
                       .steps = steps_,
                       .loss = loss,
+                      .grad_norm = std::nullopt,
                       .lr = lr,
                       .tokens_per_s = rate.tokens_per_s,
                       .device_bytes = device_bytes_,
                       .host_bytes = host_bytes_,
                       .eta_s = std::nullopt};
+  if (std::isfinite(stats.grad_norm)) state.grad_norm = stats.grad_norm;
   if (rate.step_ms) state.eta_s = *rate.step_ms / 1000 * static_cast<double>(steps_ - n_read_);
   return state;
 }

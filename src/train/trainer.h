@@ -16,6 +16,7 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/stopwatch.h"
+#include "train/trace_file.h"
 
 namespace ferry {
 
@@ -34,6 +35,7 @@ struct TrainerParts {
   EvaluationBatches* val_data = nullptr;  // may be absent
   Progress& progress;
   MetricsFile* metrics = nullptr;  // may be absent
+  TraceFile* trace = nullptr;      // may be absent
 };
 
 /// Reads what an evaluation would read. Throws Error{kIo} for a token outside of the vocabulary, Error{kConfig} when no
@@ -42,10 +44,11 @@ void check_evaluation_data(EvaluationBatches& data, std::int64_t eval_tokens);
 
 struct TrainResult {
   bool interrupted = false;
-  std::exception_ptr error;  // of a data file or the metrics file: it ended the run, the weights are whole
+  std::exception_ptr error;  // of a data file, the metrics or the trace file: it ended the run, the weights are whole
   std::int64_t steps = 0;    // taken
   std::int64_t tokens = 0;   // valid targets trained
-  double loss = 0;           // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
+  std::int64_t skipped_steps = 0;  // of the steps: not finite
+  double loss = 0;  // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
   std::optional<EvalMetrics> last_eval;
   std::optional<double> tokens_per_s;  // without the first step and evaluations
   double elapsed_s = 0;
@@ -82,19 +85,23 @@ class Trainer {
   /// Reads losses until at most `n_unread` launched steps are left unread.
   void read_losses(std::size_t n_unread);
   void report(const LaunchedStep& launched);
-  void log_step(const LaunchedStep& launched, double loss);
+  void log_step(const LaunchedStep& launched, double loss, const StepStats& stats);
   void evaluate(const StopFn& stop);
   /// Sums losses over the validation data; false when stopped.
   bool add_losses(const StopFn& stop, double& loss_sum, std::int64_t& n_tokens);
   /// Writes nothing more once a write has failed.
   template <class Metrics>
   void write(const Metrics& metrics);
-  ProgressState progress_state(double loss, double lr) const;
+  ProgressState progress_state(double loss, double lr, const StepStats& stats) const;
+  void start_trace_if_due();
+  /// Blocks once, until the device is idle.
+  void write_trace();
   bool evaluation_due() const;
 
   TrainerParts parts_;
   TrainerOptions options_;
   std::int64_t steps_;            // length of the run
+  std::int64_t untraced_steps_;   // before those in the trace
   std::size_t device_bytes_ = 0;  // planned, constant
   std::size_t host_bytes_ = 0;
 
@@ -108,6 +115,7 @@ class Trainer {
   Stopwatch elapsed_;
   LossHistory history_;
   std::int64_t tokens_ = 0;
+  std::int64_t n_skipped_ = 0;
   std::optional<EvalMetrics> last_eval_;
   std::vector<LossPoint> val_curve_;
 };

@@ -32,14 +32,36 @@ TEST_CASE("each kind has its documented fields, known or not") {
   CHECK(keys(to_json_line(RunMetrics{})) == std::vector<std::string>{"kind", "ferry_version", "backend", "dtype",
                                                                      "parameters", "steps", "batch_size", "seq_len",
                                                                      "train_tokens", "val_tokens"});
-  CHECK(keys(to_json_line(TrainMetrics{})) ==
-        std::vector<std::string>{"kind", "step", "epoch", "loss", "lr", "tokens", "tokens_per_s", "step_ms",
-                                 "compute_ms", "adamw_ms", "launcher_wait_ms", "h2d_bytes", "d2h_bytes", "device_bytes",
-                                 "host_bytes", "elapsed_s"});
+  CHECK(keys(to_json_line(TrainMetrics{})) == std::vector<std::string>{"kind",
+                                                                       "step",
+                                                                       "epoch",
+                                                                       "loss",
+                                                                       "grad_norm",
+                                                                       "clip_coefficient",
+                                                                       "applied",
+                                                                       "skipped_steps",
+                                                                       "lr",
+                                                                       "tokens",
+                                                                       "tokens_per_s",
+                                                                       "step_ms",
+                                                                       "compute_ms",
+                                                                       "adamw_ms",
+                                                                       "launcher_wait_ms",
+                                                                       "wait_weights_ms",
+                                                                       "wait_optimizer_ms",
+                                                                       "wait_gradients_ms",
+                                                                       "wait_residuals_ms",
+                                                                       "wait_input_ms",
+                                                                       "h2d_bytes",
+                                                                       "d2h_bytes",
+                                                                       "device_bytes",
+                                                                       "host_bytes",
+                                                                       "elapsed_s"});
   CHECK(keys(to_json_line(EvalMetrics{})) ==
         std::vector<std::string>{"kind", "step", "val_loss", "perplexity", "bits_per_byte", "val_tokens", "elapsed_s"});
-  CHECK(keys(to_json_line(EndMetrics{})) ==
-        std::vector<std::string>{"kind", "status", "step", "tokens", "loss", "val_loss", "tokens_per_s", "elapsed_s"});
+  CHECK(keys(to_json_line(EndMetrics{})) == std::vector<std::string>{"kind", "status", "step", "tokens",
+                                                                     "skipped_steps", "loss", "val_loss",
+                                                                     "tokens_per_s", "elapsed_s"});
 }
 
 TEST_CASE("docs/metrics.md names every field") {
@@ -71,6 +93,21 @@ TEST_CASE("unknown and non-finite numbers are null") {
   CHECK(json["tokens_per_s"].is_null());
   metrics.tokens_per_s = 12.5;
   CHECK(nlohmann::json::parse(to_json_line(metrics))["tokens_per_s"] == 12.5);
+}
+
+TEST_CASE("what is not known of a step's gradients is null") {
+  TrainMetrics metrics;
+  metrics.stats.grad_norm = 2.5;
+  metrics.stats.coefficient = 0.4;
+  auto json = nlohmann::json::parse(to_json_line(metrics));
+  CHECK(json["grad_norm"] == 2.5);
+  CHECK(json["clip_coefficient"] == 0.4);
+  CHECK(json["applied"] == true);
+  metrics.stats = {.applied = false, .grad_norm = NAN};
+  json = nlohmann::json::parse(to_json_line(metrics));
+  CHECK(json["grad_norm"].is_null());
+  CHECK(json["clip_coefficient"].is_null());
+  CHECK(json["applied"] == false);
 }
 
 TEST_CASE("bits per byte are told for byte vocabularies only") {

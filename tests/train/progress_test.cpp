@@ -15,6 +15,7 @@ ProgressState state(std::int64_t step = 120) {
   return {.step = step,
           .steps = 1000,
           .loss = 2.34567,
+          .grad_norm = 1.23456,
           .lr = 3e-3,
           .tokens_per_s = 31234,
           .device_bytes = 4'700'000,
@@ -42,9 +43,9 @@ class Screen {
 
 }  // namespace
 
-TEST_CASE("the line tells step, loss, lr, speed, memory and time left") {
+TEST_CASE("the line tells step, loss, gradient norm, lr, speed, memory and time left") {
   CHECK(progress_line(state(), 200) ==
-        "step  120/1000  loss 2.3457  lr 3.00e-03  31.2k tok/s  mem 4.5 MiB  host 57.2 MiB  eta 1m02s");
+        "step  120/1000  loss 2.3457  grad norm 1.23  lr 3.00e-03  31.2k tok/s  mem 4.5 MiB  host 57.2 MiB  eta 1m02s");
 }
 
 TEST_CASE("the line never exceeds the width and keeps step and loss longest") {
@@ -56,13 +57,27 @@ TEST_CASE("the line never exceeds the width and keeps step and loss longest") {
   CHECK(progress_line(state(), 79).find("eta") != std::string::npos);
 }
 
+TEST_CASE("a narrow line drops memory first, then the gradient's norm, then lr") {
+  const std::string full = progress_line(state(), 200);
+  const int width = static_cast<int>(full.size());
+  const auto has = [](const std::string& line, const char* part) { return line.find(part) != std::string::npos; };
+  CHECK_FALSE(has(progress_line(state(), width - 1), "host"));
+  CHECK(has(progress_line(state(), width - 1), "norm"));
+  const std::string narrow = progress_line(state(), 66);
+  CHECK_FALSE(has(narrow, "norm"));
+  CHECK(has(narrow, "lr"));
+  CHECK(has(narrow, "eta"));
+}
+
 TEST_CASE("what is not known yet is left out") {
   ProgressState first = state(1);
   first.tokens_per_s.reset();
   first.eta_s.reset();
+  first.grad_norm.reset();
   const std::string line = progress_line(first, 200);
   CHECK(line.find("tok/s") == std::string::npos);
   CHECK(line.find("eta") == std::string::npos);
+  CHECK(line.find("norm") == std::string::npos);
 }
 
 TEST_CASE("a file gets plain lines without control characters") {

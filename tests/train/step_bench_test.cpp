@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/step_bench.h"
 
+#include <set>
+
 #include "catch.h"
 #include "train/tiny_run.h"
+#include "train/trace_file.h"
 
 namespace ferry {
 namespace {
@@ -44,6 +47,14 @@ TEST_CASE("a bench of one step is its own median") {
   CHECK(spread.max == spread.median);
 }
 
+TEST_CASE("a trace follows the timed steps") {
+  TinyRun run;
+  const StepBenchOptions options{.batch_size = TinyRun::kBatchSize, .seq_len = TinyRun::kSeqLen};
+  std::set<std::int64_t> steps;
+  for (const TimelineSpan& span : trace_steps(*run.engine, run.config, options)) steps.insert(span.step);
+  CHECK(std::ssize(steps) == kTraceSteps);
+}
+
 TEST_CASE("the median of an even number of values lies between the middle two") {
   CHECK(spread_of({4, 1, 3, 2}).median == 2.5);
   CHECK(spread_of({5, 1, 3}).median == 3);
@@ -70,6 +81,11 @@ TEST_CASE("the report of a bench has speed, bytes moved and utilization") {
                                .compute_ms = 150,
                                .adamw_ms = 120,
                                .launcher_wait_ms = 30,
+                               .wait_weights_ms = 1,
+                               .wait_optimizer_ms = 2,
+                               .wait_gradients_ms = 3,
+                               .wait_residuals_ms = 4,
+                               .wait_input_ms = 5,
                                .h2d_bytes = std::int64_t{4} << 30,
                                .d2h_bytes = std::int64_t{2} << 30};
   std::string text;
@@ -81,8 +97,11 @@ TEST_CASE("the report of a bench has speed, bytes moved and utilization") {
   for (const char* line :
        {"step      median 200.000 ms (190.000 to 210.500), 20 steps after 3 untimed\n", "speed     41.0k tokens/s\n",
         "MFU       25.0 % of 1000 TFLOP/s: 50.0 TFLOP of the model per step, 250 TFLOP/s\n", "compute   150.000 ms",
-        "adamw     120.000 ms", "waits     30.000 ms", "to device 4.0 GiB per step, 21.5 GB/s\n",
-        "to host   2.0 GiB per step, 10.7 GB/s\n", "memory    1.0 GiB device, 3.0 GiB host\n"}) {
+        "adamw     120.000 ms", "waits     30.000 ms",
+        "stalls    of the compute stream: weights 1.000 ms, optimizer 2.000, gradients 3.000, residuals 4.000, input "
+        "5.000\n",
+        "to device 4.0 GiB per step, 21.5 GB/s\n", "to host   2.0 GiB per step, 10.7 GB/s\n",
+        "memory    1.0 GiB device, 3.0 GiB host\n"}) {
     INFO(line);
     CHECK(has(text, line));
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "catch.h"
 #include "thrown.h"
@@ -211,6 +212,80 @@ TEST_CASE("a metrics file that cannot be written ends the run with whole steps")
   CHECK(result.train_curve.size() == 1);
 }
 
+TEST_CASE("the last step before an error of the data is logged") {
+  Recorded late;
+  late.train = BatchLoader(late.damaged(), {.batch_size = TinyRun::kBatchSize});  // step 10 fails, 9 is unread
+  TrainerOptions all = options(100);
+  all.log_every = 1;
+  CHECK(Trainer(late.parts(), all).run(kNeverStop).steps == 9);
+  CHECK(late.lines("train").back()["step"] == 9);
+}
+
+TEST_CASE("a step that is not finite is skipped with clipping, counted and told") {
+  Recorded run;
+  EngineOptions clipped;
+  clipped.dtype = DType::kF32;
+  clipped.batch_size = TinyRun::kBatchSize;
+  clipped.seq_len = TinyRun::kSeqLen;
+  clipped.threads = 1;
+  clipped.grad_clip = 1;
+  run.engine = std::make_unique<Engine>(*run.backend, run.config, clipped);
+  run.engine->initialize(7);
+  const auto poison = [&, n = 0]() mutable {
+    if (++n == 3) run.engine->set_parameter(0, 0, std::vector<float>(1, NAN));
+    return false;
+  };
+  TrainerParts parts = run.parts();
+  parts.val_data = nullptr;
+  TrainerOptions all = options(4);
+  all.log_every = 1;
+  const TrainResult result = Trainer(parts, all).run(poison);
+  CHECK(result.skipped_steps == 2);
+  const auto lines = run.lines("train");
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[1]["grad_norm"] > 0);
+  CHECK(lines[1]["clip_coefficient"] <= 1);
+  CHECK(lines[1]["applied"] == true);
+  CHECK(lines[2]["applied"] == false);
+  CHECK(lines[3]["skipped_steps"] == 2);
+}
+
+TEST_CASE("a trace has the ten steps after the first, or as many as there are") {
+  const auto [steps, first, last] = GENERATE(table<int, int, int>({{13, 2, 11}, {11, 2, 11}, {3, 2, 3}, {1, 1, 1}}));
+  INFO(steps);
+  Recorded run;
+  TraceFile trace(run.folder.path() / "trace.json");
+  TrainerParts parts = run.parts();
+  parts.trace = &trace;
+  CHECK_FALSE(std::filesystem::exists(run.folder.path() / "trace.json"));
+  CHECK_FALSE(Trainer(parts, options(steps)).run(kNeverStop).error);
+  std::ifstream file(run.folder.path() / "trace.json");
+  std::set<int> traced;
+  const auto json = nlohmann::json::parse(file);
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "X") traced.insert(event["args"]["step"].get<int>());
+  }
+  REQUIRE_FALSE(traced.empty());
+  CHECK(*traced.begin() == first);
+  CHECK(*traced.rbegin() == last);
+}
+
+TEST_CASE("a trace that cannot be written ends the run with whole steps") {
+  Recorded run;
+  std::filesystem::create_directory(run.folder.path() / "gone");
+  TraceFile trace(run.folder.path() / "gone" / "trace.json");
+  std::filesystem::remove_all(run.folder.path() / "gone");
+  TrainerParts parts = run.parts();
+  parts.trace = &trace;
+  const TrainResult result = Trainer(parts, options(100)).run(kNeverStop);
+  CHECK(contains(thrown([&] { std::rethrow_exception(result.error); }), "trace.json"));
+  CHECK(result.steps == 12);
+  CHECK(run.lines("train").back()["step"] == 10);
+  Recorded straight;
+  Trainer(straight.parts(), options(12)).run(kNeverStop);
+  CHECK(fingerprint(*run.engine) == fingerprint(*straight.engine));
+}
+
 TEST_CASE("validation data are checked before training") {
   Recorded run;
   EvaluationBatches damaged(run.damaged(), TinyRun::kBatchSize);
@@ -247,8 +322,9 @@ TEST_CASE("a run that throws keeps its counts") {
     return false;
   };
   CHECK(contains(thrown([&] { trainer.run(poison); }), "the loss of step 4 is nan"));
-  CHECK(trainer.result().train_curve.size() == 3);
-  CHECK(trainer.result().tokens == 3 * TinyRun::kBatchSize * TinyRun::kSeqLen);
+  const auto n_read = std::ssize(trainer.result().train_curve);
+  CHECK((n_read == 2 || n_read == 3));  // launching step 4 may meet its own loss before that of step 3 is read
+  CHECK(trainer.result().tokens == n_read * TinyRun::kBatchSize * TinyRun::kSeqLen);
   CHECK(trainer.result().elapsed_s > 0);
 }
 

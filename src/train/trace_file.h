@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A timeline as a file that Perfetto and Chrome's tracing page show.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/atomic_file.h"
+#include "offload/timeline.h"
+
+namespace ferry {
+
+/// Steps in a trace: enough to see a steady state, and a file of a few MB for models of thousands of pieces.
+inline constexpr std::int64_t kTraceSteps = 10;
+
+/// JSON of the trace event format: one thread for each lane, a complete event ("X") for each span; times are in
+/// microseconds, args.step counts from 1.
+/// Source: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (Trace Event Format)
+std::string to_trace_json(const std::vector<TimelineSpan>& spans);
+
+class TraceFile {
+ public:
+  /// Creates a temporary file beside `path`, so that what cannot be written is known before training. Throws
+  /// Error{kIo}.
+  explicit TraceFile(const std::filesystem::path& path) : file_(path) {}
+
+  /// The file appears, complete. At most once. Throws Error{kIo}.
+  void write(const std::vector<TimelineSpan>& spans);
+
+ private:
+  AtomicFile file_;
+};
+
+}  // namespace ferry
