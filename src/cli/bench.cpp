@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "backend/backend.h"
 #include "backend/device_peak.h"
@@ -20,6 +21,7 @@
 #include "model/model_flop.h"
 #include "offload/step_floor.h"
 #include "train/step_bench.h"
+#include "train/trace_file.h"
 
 namespace ferry {
 namespace {
@@ -113,14 +115,17 @@ void bench_training_steps(const CommandLine& line) {
                                  .peak_flop_s = dense_bf16_peak(backend->capabilities().description),
                                  .device_bytes = backend->device_bytes(),
                                  .host_bytes = backend->host_bytes()};
-  const StepBenchResult result = bench_steps(engine, model,
-                                             {.steps = config.steps > 0 ? config.steps : kDefaultSteps,
-                                              .untimed_steps = config.untimed_steps,
-                                              .batch_size = config.sequences(),
-                                              .seq_len = config.seq_len,
-                                              .lr = config.lr,
-                                              .seed = static_cast<std::uint64_t>(config.seed)});
+  const StepBenchOptions steps{.steps = config.steps > 0 ? config.steps : kDefaultSteps,
+                               .untimed_steps = config.untimed_steps,
+                               .batch_size = config.sequences(),
+                               .seq_len = config.seq_len,
+                               .lr = config.lr,
+                               .seed = static_cast<std::uint64_t>(config.seed)};
+  std::optional<TraceFile> trace;
+  if (!config.trace.empty()) trace.emplace(config.trace);
+  const StepBenchResult result = bench_steps(engine, model, steps);
   for (const std::string& text : describe(result, context)) print_line(text);
+  if (trace) trace->write(trace_steps(engine, model, steps));
 }
 
 void bench_floor(const CommandLine& line) {

@@ -170,6 +170,12 @@ void drop_built_in_validation(const RawLine& raw, CommandLine& line) {
   }
 }
 
+// A run shorter than the built-in one keeps most of its steps for what follows the warmup.
+void shorten_built_in_warmup(const RawLine& raw, CommandLine& line) {
+  if (!line.runs_built_in() || raw.texts.contains(find_option("warmup_steps")) || line.config.steps == 0) return;
+  line.config.warmup_steps = std::min(line.config.warmup_steps, line.config.steps / 4);
+}
+
 // What `bench ops` has no use for may stand in its file, not on its line. Without a model its shapes are fixed.
 void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
   constexpr std::array<std::string_view, 4> kAlways = {"dtype", "backend", "device", "threads"};
@@ -220,6 +226,7 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   if (line.bench_target == "ops") refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
+  shorten_built_in_warmup(raw, line);
   if (command.command == Command::kGenerate) read_model(raw, line);
   validate(line.config, command.command);
   return line;

@@ -23,6 +23,7 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/sampler.h"
+#include "train/trace_file.h"
 #include "train/trainer.h"
 #include "train/weights_io.h"
 
@@ -67,12 +68,15 @@ class TrainRun {
     folder_.create(to_toml(config_));
     const InterruptGuard guard;
     MetricsFile metrics(folder_.metrics());
+    std::optional<TraceFile> trace;
+    if (!config_.trace.empty()) trace.emplace(config_.trace);
     metrics.write(run_metrics());
     Trainer trainer({.engine = *engine_,
                      .train_data = train_data_,
                      .val_data = val_data_ ? &*val_data_ : nullptr,
                      .progress = progress_,
-                     .metrics = &metrics},
+                     .metrics = &metrics,
+                     .trace = trace ? &*trace : nullptr},
                     options_);
     TrainResult result;
     try {
@@ -155,6 +159,7 @@ class TrainRun {
     EndMetrics end{.status = status,
                    .step = result.steps,
                    .tokens = result.tokens,
+                   .skipped_steps = result.skipped_steps,
                    .loss = {},
                    .val_loss = {},
                    .tokens_per_s = result.tokens_per_s,

@@ -65,6 +65,9 @@ std::vector<std::string> describe_end(const TrainResult& result, const RunFolder
   text.add("trained",
            fmt::format("{} steps, {} tokens in {}{}", grouped(result.steps),
                        human_count(static_cast<double>(result.tokens)), human_duration(result.elapsed_s), speed));
+  if (result.skipped_steps > 0) {
+    text.add("", fmt::format("{} steps skipped: not finite", grouped(result.skipped_steps)));
+  }
   if (result.steps > 0) {
     text.add("loss", fmt::format("training {:.4f} (mean of the last {} steps)", result.loss,
                                  std::min<std::int64_t>(result.steps, LossHistory::kTail)));

@@ -69,6 +69,7 @@ struct RunConfig {
   bool check_finite = true;
   bool quiet = false;
   std::string log_file;
+  std::string trace;  // a file
   std::int64_t sample_tokens = 0;
   std::string sample_prompt = "\n";
 
