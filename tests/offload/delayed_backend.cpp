@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops are disturbed in the op table; a copy is preceded by an op that does nothing but be disturbed.
+// Ops are disturbed in the op table; a copy is preceded by an op that does nothing but be disturbed. Counting orders
+// nothing: a thread sanitizer is to see the order that the streams make.
 #include "offload/delayed_backend.h"
 
 #include <atomic>
@@ -41,11 +42,11 @@ void write_nan(const Op& op) {
 void run_disturbed(const Op& op, Scratch scratch, ThreadPool& pool) {
   const auto* zero = std::get_if<Fill>(&op);
   if (zero != nullptr && zero->x.data == before_copy) {
-    const std::int64_t index = n_copies++;
+    const std::int64_t index = n_copies.fetch_add(1, std::memory_order_relaxed);
     FERRY_CHECK(index != failing_copy, kDevice, "copy {} was made to fail", index);
     return pause(index, "copy");
   }
-  const std::int64_t index = n_ops++;
+  const std::int64_t index = n_ops.fetch_add(1, std::memory_order_relaxed);
   FERRY_CHECK(index != failing_op, kDevice, "op {} was made to fail", index);
   pause(index, "op");
   cpu::op_table(simd_level()).run(op, scratch, pool);

@@ -17,7 +17,7 @@ struct Disturbance {
   std::int64_t nan_op = -1;        // counted as failing_op; the first element of each of its outputs becomes NaN
 };
 
-/// The real CPU ops behind streams that are disturbed; one such backend at a time.
+/// The real CPU ops behind streams that are disturbed, all such backends by one count.
 std::unique_ptr<Backend> create_delayed_backend(cpu::Launch launch, int threads);
 
 /// From now on ops and copies count from 0 and are disturbed in this way.

@@ -9,6 +9,7 @@
 #include "backend/trace_backend.h"
 #include "catch.h"
 #include "core/error.h"
+#include "offload/delayed_backend.h"
 #include "offload/forwarding_backend.h"
 #include "offload/parallel_runs.h"
 #include "offload/random_run.h"
@@ -91,6 +92,16 @@ TEST_CASE("random configurations pass with one optimizer thread, a slow optimize
 
 TEST_CASE("random configurations pass with slow copies", "[random]") {
   check_all([](const RandomConfig& config) { return compare(*trace(",slow=copies"), config, config.options); }, 16);
+}
+
+TEST_CASE("random configurations pass without the race detector, whose locks order threads, with random pauses",
+          "[random]") {
+  arm({.seed = 1});
+  const auto check = [](const RandomConfig& config) {
+    return compare(*create_delayed_backend(cpu::Launch::kWorker, 2), config, config.options);
+  };
+  check_all(check, 16);
+  arm({});
 }
 
 TEST_CASE("random configurations cut the arithmetic by rounding only", "[random]") { check_all(compare_arithmetic, 2); }

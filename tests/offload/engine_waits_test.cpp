@@ -153,7 +153,7 @@ std::vector<RandomConfig> configs_to_sweep() {
 
 }  // namespace
 
-TEST_CASE("wherever the engine waits, some dropped wait is found as a race", "[random]") {
+TEST_CASE("wherever the engine waits, some dropped wait is found as a race") {
   Sweep sweep;
   std::vector<NamedRun> runs;
   for (const RandomConfig& config : configs_to_sweep()) {
