@@ -93,6 +93,13 @@ TEST_CASE("a slow optimizer shows up as waits for the optimizer") {
   CHECK(slow.median(&StepStats::wait_optimizer_ms) > slow.median(&StepStats::wait_weights_ms));
 }
 
+TEST_CASE("residuals that go through the host show up as waits for residuals") {
+  EngineOptions options = small_options();
+  options.residuals = Residuals::kHost;
+  CHECK(measure("trace:cpu,slow=copies", false, options).median(&StepStats::wait_residuals_ms) > 0);
+  CHECK(measure("trace:cpu,slow=copies").median(&StepStats::wait_residuals_ms) == 0);
+}
+
 TEST_CASE("waits of a step add up to no more than the step") {
   for (const char* name : {"cpu", "cpu:sync", "trace:cpu,slow=copies"}) {
     INFO(name);
