@@ -105,6 +105,8 @@ void bench_all_ops(const CommandLine& line) {
 void bench_training_steps(const CommandLine& line) {
   const RunConfig& config = line.config;
   const ModelConfig model = bench_model(line);
+  std::optional<TraceFile> trace;
+  if (!config.trace.empty()) trace.emplace(config.trace);
   const std::unique_ptr<Backend> backend = bench_backend(line);
   const EngineOptions options = plan_here(config, model, *backend).step->options;
   Engine engine(*backend, model, options);
@@ -121,8 +123,6 @@ void bench_training_steps(const CommandLine& line) {
                                .seq_len = config.seq_len,
                                .lr = config.lr,
                                .seed = static_cast<std::uint64_t>(config.seed)};
-  std::optional<TraceFile> trace;
-  if (!config.trace.empty()) trace.emplace(config.trace);
   const StepBenchResult result = bench_steps(engine, model, steps);
   for (const std::string& text : describe(result, context)) print_line(text);
   if (trace) trace->write(trace_steps(engine, model, steps));

@@ -66,6 +66,19 @@ TEST_CASE("on the line, one length of the run replaces the other of the file") {
         "config: steps = 3 and epochs = 2 are both given: give one of them");
 }
 
+TEST_CASE("a run shorter than the built-in one has a shorter warmup, unless the line gives it") {
+  const auto warmup = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "train");
+    return parse_command_line(flags).config.warmup_steps;
+  };
+  CHECK(warmup({}) == 30);
+  CHECK(warmup({"--steps", "1000"}) == 30);
+  CHECK(warmup({"--steps", "12"}) == 3);
+  CHECK(warmup({"--steps", "1"}) == 0);
+  CHECK(warmup({"--steps", "12", "--warmup-steps", "30"}) == 30);
+  CHECK(warmup({"--epochs", "2"}) == 30);
+}
+
 TEST_CASE("texts of one's own are not validated on the built-in config's text") {
   CHECK(parse_command_line({"train", "--train-data", "a"}).config.val_data.empty());
   CHECK(parse_command_line({"train", "--train-data", "a"}).config.eval_every == 0);

@@ -85,6 +85,24 @@ TEST_CASE("train learns, reports and leaves weights, metrics, curve and config")
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"finished\""));
 }
 
+TEST_CASE("a trace of steps is written where it is asked for") {
+  const Workplace place;
+  const Outcome trained =
+      run_ferry(place, {"train", "tiny.toml", "--steps", "3", "--sample-tokens", "0", "--trace", "trace.json"});
+  INFO(trained.err);
+  REQUIRE(trained.exit_code == 0);
+  const std::string trace = read_file(place.path() / "trace.json");
+  for (const char* part : {"\"traceEvents\"", "\"forward layer 1\"", "\"AdamW layer 0\"", "\"launch step\""}) {
+    INFO(part);
+    CHECK(contains(trace, part));
+  }
+  const Outcome measured = run_ferry(place, {"bench", "step", "tiny.toml", "--steps", "1", "--trace", "bench.json"});
+  REQUIRE(measured.exit_code == 0);
+  CHECK(contains(measured.out, "stalls "));
+  CHECK(contains(read_file(place.path() / "bench.json"), "\"backward layer 1\""));
+  check_refused(place, {"bench", "step", "tiny.toml", "--steps", "1", "--trace", "absent/trace.json"}, 3, "absent");
+}
+
 TEST_CASE("micro-batches, cuts and heads train on the same tokens to the same loss") {
   const Workplace place;
   const auto end_of_run = [&](std::vector<std::string> flags) {
