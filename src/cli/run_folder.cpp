@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_own_file(const std::string& name) {
-  constexpr std::array<std::string_view, 4> kNames{"config.toml", "metrics.jsonl", "loss.svg", "model"};
+  constexpr std::array<std::string_view, 5> kNames{"config.toml", "metrics.jsonl", "loss.svg", "trace.json", "model"};
   for (const std::string_view own : kNames) {
     if (name == own || name.starts_with(fmt::format(".{}.", own))) return true;  // or its temporary
   }
