@@ -27,18 +27,33 @@ MemoryPlan::Id MemoryPlan::add(std::string purpose, std::size_t size_bytes, Phas
   return static_cast<Id>(buffers_.size()) - 1;
 }
 
+/// Buffers that live through all phases lie behind the others: nothing shares their place, and they cut no gap in two.
 void MemoryPlan::pack() {
-  std::vector<Planned*> order;
-  for (Planned& buffer : buffers_) order.push_back(&buffer);
-  std::ranges::stable_sort(order, std::ranges::greater{}, &Planned::size_bytes);
+  std::vector<Planned*> passing, lasting;
+  for (Planned& buffer : buffers_) (buffer.phases == PhaseSet::all() ? lasting : passing).push_back(&buffer);
+  std::vector<Planned*> by_size = passing;
+  std::ranges::stable_sort(by_size, std::ranges::greater{}, &Planned::size_bytes);
+  std::vector<Planned*> by_life = by_size;
+  std::ranges::stable_sort(by_life, std::ranges::greater{}, [](const Planned* b) { return b->phases.count(); });
+  const std::size_t extent = place(by_size);
+  arena_bytes_ = std::min(extent, place(by_life));
+  if (arena_bytes_ == extent) place(by_size);
+  for (Planned* buffer : lasting) {
+    buffer->offset = arena_bytes_;
+    arena_bytes_ += buffer->size_bytes;
+  }
+}
+
+std::size_t MemoryPlan::place(const std::vector<Planned*>& order) const {
   std::vector<const Planned*> placed;  // by offset
-  arena_bytes_ = 0;
+  std::size_t extent = 0;
   for (Planned* buffer : order) {
     buffer->offset = first_fit(*buffer, placed);
-    arena_bytes_ = std::max(arena_bytes_, buffer->offset + buffer->size_bytes);
+    extent = std::max(extent, buffer->offset + buffer->size_bytes);
     const auto by_offset = [](const Planned* a, const Planned* b) { return a->offset < b->offset; };
     placed.insert(std::ranges::upper_bound(placed, buffer, by_offset), buffer);
   }
+  return extent;
 }
 
 std::size_t MemoryPlan::first_fit(const Planned& buffer, const std::vector<const Planned*>& placed) const {

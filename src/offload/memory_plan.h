@@ -2,6 +2,7 @@
 // Device memory by purpose and lifetime, packed into one arena before anything is allocated.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -46,6 +47,7 @@ class PhaseSet {
   constexpr bool overlaps(PhaseSet other) const { return (bits_ & other.bits_) != 0; }
   constexpr bool contains(int phase) const { return (bits_ >> phase & 1U) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
+  constexpr int count() const { return std::popcount(bits_); }
   constexpr bool operator==(const PhaseSet&) const = default;
   constexpr PhaseSet without(PhaseSet other) const {
     PhaseSet set = *this;
@@ -73,7 +75,7 @@ class MemoryPlan {
 
   /// Sizes are rounded up to Buffer::kAlignment. A buffer of no phase takes no memory.
   Id add(std::string purpose, std::size_t size_bytes, PhaseSet phases);
-  /// Fixes all offsets; first fit, largest first.
+  /// Fixes all offsets; first fit, largest or longest-lived first, whichever takes less.
   void pack();
 
   std::size_t offset(Id id) const { return buffers_[static_cast<std::size_t>(id)].offset; }
@@ -96,6 +98,8 @@ class MemoryPlan {
     PhaseSet phases = PhaseSet::all();
     std::size_t offset = 0;
   };
+  /// Sets the offsets of `order`; returns the end of the last one.
+  std::size_t place(const std::vector<Planned*>& order) const;
   std::size_t first_fit(const Planned& buffer, const std::vector<const Planned*>& placed) const;
 
   Reuse reuse_;

@@ -61,6 +61,33 @@ TEST_CASE("random buffers are packed without overlap and the peak's lines add up
   }
 }
 
+TEST_CASE("buffers that live through all phases cut no gap in two") {
+  MemoryPlan plan;
+  plan.add("passing", 4096, {Phase::kHead});
+  plan.add("lasting", 2048, PhaseSet::all());
+  plan.add("passing", 1024, {Phase::kForwardMlp});
+  plan.add("passing", 3072, {Phase::kForwardMlp});
+  plan.pack();
+  CHECK(plan.arena_bytes() == 4096 + 2048);
+}
+
+TEST_CASE("the order that takes less is taken") {
+  MemoryPlan plan;  // by size, the short-lived large ones leave the long-lived small one no place of its own
+  plan.add("long", 2048, {Phase::kForwardMlp, Phase::kHead, Phase::kBackwardMlp});
+  plan.add("short", 4096, {Phase::kForwardMlp});
+  plan.add("short", 3072, {Phase::kHead});
+  plan.add("short", 2560, {Phase::kBackwardMlp});
+  plan.pack();
+  CHECK(plan.arena_bytes() == 4096 + 2048);
+}
+
+TEST_CASE("tens of thousands of kept activations are packed at once") {
+  MemoryPlan plan;
+  for (int i = 0; i < 50000; ++i) plan.add("kept", 512, PhaseSet::all());
+  plan.pack();
+  CHECK(plan.arena_bytes() == std::size_t{50000} * 512);
+}
+
 TEST_CASE("a buffer of no phase takes no memory") {
   MemoryPlan plan;
   const auto id = plan.add("never", 4096, PhaseSet({}));
