@@ -55,7 +55,8 @@ StepBuffers::StepBuffers(MemoryPlan& plan, const ScratchSizes& sizes, const Mode
 }
 
 StepBuffers::Id StepBuffers::add(const char* purpose, std::int64_t elems, DType dtype, PhaseSet phases) {
-  if (!options_.training) phases = phases.without(kRecompute | kBackward);
+  const bool lasting = phases == PhaseSet::all();  // over steps, too: RoPE tables, losses
+  if (!options_.training && !lasting) phases = phases.without(kRecompute | kBackward);
   return plan_.add(purpose, static_cast<std::size_t>(elems) * size_of(dtype), phases);
 }
 
