@@ -126,18 +126,15 @@ class Planner {
         least, pins.empty() ? "" : fmt::format(", with {} as given", pins));
   }
 
-  /// More of what makes a step shorter: numbers of each.
-  struct Growth {
-    std::int64_t state_layers = 0, keep_layers = 0, weight_slots = 0, weight_layers = 0;
+  using Growth = StepEstimate::More;
 
-    EngineOptions on(EngineOptions options) const {
-      options.resident_state_layers += state_layers;
-      options.keep_layers += keep_layers;
-      options.weight_slots += static_cast<int>(weight_slots);
-      options.resident_layers += weight_layers;
-      return options;
-    }
-  };
+  static EngineOptions with(EngineOptions options, const Growth& growth) {
+    options.resident_state_layers += growth.state_layers;
+    options.keep_layers += growth.keep_layers;
+    options.weight_slots += static_cast<int>(growth.weight_slots);
+    options.resident_layers += growth.weight_layers;
+    return options;
+  }
 
   struct Candidate {
     EngineOptions options;
@@ -146,7 +143,7 @@ class Planner {
 
   /// What one more of something takes: the next ones take as much.
   double unit_bytes(const EngineOptions& base, const Growth& one) const {
-    return static_cast<double>(measure(one.on(base)).device) - static_cast<double>(measure(base).device);
+    return static_cast<double>(measure(with(base, one)).device) - static_cast<double>(measure(base).device);
   }
 
   /// For each number of layers on the device and with kept activations that fits, what else fits beside them.
@@ -171,17 +168,9 @@ class Planner {
         left -= static_cast<double>(growth.weight_slots) * slot_bytes;
         const auto room = layer_bytes > 0 ? static_cast<std::int64_t>(left / layer_bytes) : 0;
         growth.weight_layers = std::min(room, n_layers - growth.state_layers);
-        candidates.push_back({growth.on(base), estimate.seconds({.state_layers = growth.state_layers,
-                                                                 .keep_layers = growth.keep_layers,
-                                                                 .saved_fetches = saved_fetches(growth)})});
+        candidates.push_back({with(base, growth), estimate.seconds(growth)});
       }
     }
-  }
-
-  /// Where the whole model is on the device but for the vocabulary, neither slots nor weights save anything.
-  std::int64_t saved_fetches(const Growth& growth) const {
-    const std::int64_t streamed = config_.n_layers - growth.state_layers;
-    return std::min(growth.weight_slots + growth.weight_layers, streamed);
   }
 
   bool within(const EngineOptions& options) const {

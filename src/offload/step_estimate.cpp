@@ -43,12 +43,16 @@ StepEstimate::StepEstimate(const StepPlan& base) {
   device_bytes_ = static_cast<double>(traffic.adamw_device_bytes);
   const auto elems = static_cast<double>(base.parameters.segment(base.parameters.layer_segment(0)).elems);
   layer_bytes_ = elems * static_cast<double>(size_of(options.dtype));
+  const Segment& chunk = base.parameters.segment(base.parameters.head_segment(0));
+  chunk_bytes_ = static_cast<double>(chunk.elems) * static_cast<double>(size_of(options.dtype));
   layer_update_bytes_ = elems * static_cast<double>(adamw_elem_bytes(base.arrays) + size_of(options.dtype));
 }
 
 double StepEstimate::seconds(const More& more) const {
   const auto state = static_cast<double>(more.state_layers);
-  const double saved_up = (2 * state + static_cast<double>(more.saved_fetches)) * layer_bytes_;  // forward and backward
+  // A layer on the device saves two trips; one more slot holds a chunk, and an own place a layer, for the second.
+  const double saved_up = (2 * state + static_cast<double>(more.weight_layers)) * layer_bytes_ +
+                          static_cast<double>(more.weight_slots) * chunk_bytes_;
   const double saved_down = state * layer_bytes_;
   const double parts[] = {(flop_ - static_cast<double>(more.keep_layers) * recompute_flop_) / kFlopPerSecond +
                               (device_bytes_ + state * layer_update_bytes_) / kDeviceBytesPerSecond,

@@ -16,9 +16,10 @@ class StepEstimate {
   explicit StepEstimate(const StepPlan& base);
 
   struct More {
-    std::int64_t state_layers = 0;   // that live on the device
-    std::int64_t keep_layers = 0;    // that keep their activations
-    std::int64_t saved_fetches = 0;  // of layers
+    std::int64_t state_layers = 0;  // that live on the device
+    std::int64_t keep_layers = 0;   // that keep their activations
+    std::int64_t weight_slots = 0;
+    std::int64_t weight_layers = 0;  // whose weights keep their place
   };
   double seconds(const More& more) const;
 
@@ -28,6 +29,7 @@ class StepEstimate {
   double host_bytes_ = 0, device_bytes_ = 0, h2d_bytes_ = 0, d2h_bytes_ = 0;
   double layer_update_bytes_ = 0;  // read and written by AdamW for one layer
   double layer_bytes_ = 0;         // weights of one layer
+  double chunk_bytes_ = 0;         // of the vocabulary
 };
 
 }  // namespace ferry

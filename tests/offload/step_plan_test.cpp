@@ -95,6 +95,8 @@ TEST_CASE("a step moves what was planned") {
   engine.train_step(batch, 1e-2);
   engine.finish();  // so that no fetch finds its weights late
   const StepStats stats = engine.stats(engine.train_step(batch, 1e-2));
+  CHECK(backend->device_bytes() == plan.device.memory.arena_bytes());  // a step allocates nothing
+  CHECK(backend->host_bytes() == plan.host.memory.total_bytes());
   const StepTraffic traffic = step_traffic(plan);
   const std::int64_t missing = rows_not_sent(batch);
   const bool norm_rows = plan.table_is_on(Home::kDevice) && plan.takes_norms() && options.freeze.empty();
