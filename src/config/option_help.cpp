@@ -147,6 +147,7 @@ std::string cli_markdown() {
       "first;\n"
       "flags win over it. Without a file `ferry train` uses `configs/tiny.toml`, which is part of the program.\n\n"
       "- `true` and `false` keys are switches: `--quiet`, `--no-quiet`.\n"
+      "- A size is a number with a unit: `6.8GB` (10^9 bytes), `4GiB` (2^30), and the like with k, M, T.\n"
       "- A flag of a list is repeated: `--train-data a.bin --train-data b.bin`.\n"
       "- Relative paths, in the file and on the line, count from the current directory.\n"
       "- Exactly one of `steps` and `epochs` is given; on the line, one replaces the other of the file.\n"
