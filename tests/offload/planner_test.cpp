@@ -156,14 +156,25 @@ TEST_CASE("pins hold under any budget, and an error names them") {
                      "given") != std::string::npos);
 }
 
-TEST_CASE("host memory that is short moves layers to the device") {
+TEST_CASE("a pinned MLP stays whole") {
   const Fixture f;
-  PlanRequest request = request_of(Kind::kBytes, std::size_t{1} << 30);
-  request.free.residuals = false;
-  request.options.offload = Offload::kLayers;
-  request.host_bytes = f.plan(request.options).host.memory.total_bytes() * 2 / 3;
-  const EngineOptions options = f.choose(request).options;
-  CHECK(f.plan(options).host.memory.total_bytes() <= *request.host_bytes);
+  PlanRequest request = request_of(Kind::kMin);
+  request.free.mlp_cut = false;
+  CHECK(!f.choose(request).options.mlp_cut.cuts());
+}
+
+TEST_CASE("plans that take too much host memory are passed over") {
+  const Fixture f;
+  int n_passed_over = 0;
+  for (std::size_t budget = f.least(); budget < 4 * f.default_bytes(); budget += f.default_bytes() / 20) {
+    PlanRequest request = request_of(Kind::kBytes, budget);
+    const EngineOptions free_choice = f.choose(request).options;
+    if (free_choice.residuals != Residuals::kHost || f.default_bytes() > budget) continue;
+    request.host_bytes = f.plan(free_choice).host.memory.total_bytes() - 1;
+    CHECK(f.plan(f.choose(request).options).host.memory.total_bytes() <= *request.host_bytes);
+    ++n_passed_over;
+  }
+  CHECK(n_passed_over > 0);
 }
 
 }  // namespace ferry::test

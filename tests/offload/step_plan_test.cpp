@@ -119,6 +119,11 @@ TEST_CASE("AdamW's traffic is that of the trained parameters, where they live") 
   CHECK(traffic_of(DType::kF32, OptimizerState::kF32, Offload::kAll).adamw_host_bytes == n * 28);
   CHECK(traffic_of(DType::kF32, OptimizerState::kF32, Offload::kAll).adamw_device_bytes == 0);
   CHECK(traffic_of(DType::kBf16, OptimizerState::kF32, Offload::kNone).adamw_host_bytes == 0);
+  const ModelConfig untied = small_config(false);  // its embedding has gradients for the batch's rows alone
+  const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  const ParameterTable table(untied, 16);
+  CHECK(step_traffic(StepPlan(untied, options, *backend)).adamw_host_bytes ==
+        static_cast<std::size_t>(table.n_parameters() * 26 - table.parameters().front().elems * 2));
   CHECK(traffic_of(DType::kBf16, OptimizerState::kF32, Offload::kNone).adamw_device_bytes == n * 26);
 }
 
