@@ -106,18 +106,22 @@ class Planner {
     return notes;
   }
 
+  /// With the pins that keep it from being smaller.
   std::string too_small_text(std::size_t least) const {
+    const EngineOptions& given = request_.options;
     std::string pins;
-    const auto add = [&pins](bool is_free, const char* name) {
-      if (!is_free) pins += fmt::format("{}{}", pins.empty() ? "" : ", ", name);
+    const auto add = [&pins](bool limits, const char* name) {
+      if (limits) pins += fmt::format("{}{}", pins.empty() ? "" : ", ", name);
     };
-    add(free_.residuals, "residuals");
-    add(free_.mlp_cut, "mlp_chunk");
-    add(free_.vocab_chunk, "vocab_chunk");
-    add(free_.recompute, "recompute");
-    add(free_.resident_state_layers, "resident_state_layers");
-    add(free_.resident_layers, "resident_layers");
-    add(free_.weight_slots, "weight_slots");
+    add(!free_.residuals && given.residuals == Residuals::kDevice, "residuals");
+    add(!free_.mlp_cut, "mlp_chunk");
+    add(!free_.vocab_chunk, "vocab_chunk");
+    add(!free_.recompute && (given.keep_layers > 0 || given.recompute == Recompute::kNone), "recompute");
+    add(given.resident_state_layers > 0, "resident_state_layers");
+    add(given.resident_layers > 0, "resident_layers");
+    add(given.weight_slots > 2, "weight_slots");
+    add(given.grad_slots > 2, "grad_slots");
+    add(given.offload != Offload::kAll, "offload");
     return fmt::format(
         "the smallest plan of {} x {} tokens takes {:.3f} GiB ({} bytes){}: raise gpu_memory, or lower batch_size "
         "(with "
