@@ -5,20 +5,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/human_units.h"
 
 namespace ferry {
-namespace {
-
-std::string readable_bytes(std::size_t size_bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
-  double value = static_cast<double>(size_bytes) / 1024;
-  std::size_t unit = 0;
-  for (; value >= 1024; ++unit) value /= 1024;
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
-}  // namespace
 
 Buffer::Buffer(Backend& backend, Place place, void* data, std::size_t size_bytes)
     : backend_(&backend), place_(place), data_(data), size_bytes_(size_bytes) {}
@@ -58,8 +47,7 @@ Buffer Backend::allocate_buffer(Buffer::Place place, std::size_t size_bytes, con
   auto& total_bytes = device ? device_bytes_ : host_bytes_;
   void* data = allocate(place, size_bytes);
   FERRY_CHECK(data != nullptr, kMemory, "{} memory for {}: {} are not available{}, {} are in use already: {}",
-              device ? "device" : "host", purpose, readable_bytes(size_bytes), available(place),
-              readable_bytes(total_bytes),
+              device ? "device" : "host", purpose, human_bytes(size_bytes), available(place), human_bytes(total_bytes),
               device ? "lower batch_size or seq_len" : "end other programs, or choose a smaller model");
   name_memory(data, purpose);
   total_bytes += size_bytes;

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "core/tensor_view.h"
+#include "core/tokens.h"
 #include "optim/adamw.h"
 
 namespace ferry {
@@ -442,9 +443,6 @@ struct Adamw {
 using Op = std::variant<EmbeddingForward, EmbeddingBackward, RmsNormForward, RmsNormBackward, Matmul, Rope,
                         AttentionForward, AttentionBackward, SwigluForward, SwigluBackward, CrossEntropyChunk,
                         CrossEntropyLoss, CrossEntropyBackward, Cast, Fill, SumOfSquares, Adamw>;
-
-/// Target value of positions that do not count.
-inline constexpr std::int32_t kIgnoreIndex = -100;
 
 /// The contract of every op, checked without touching its data. Throws Error{kShape | kDType} naming op, tensor, got
 /// and expected. Every backend calls it first.

@@ -10,7 +10,7 @@
 #include "cli/run_setup.h"
 #include "cli/training_plan.h"
 #include "core/host_limits.h"
-#include "train/human_units.h"
+#include "core/human_units.h"
 
 namespace ferry {
 namespace {

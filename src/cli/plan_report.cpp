@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "core/human_units.h"
 #include "offload/step_traffic.h"
-#include "train/human_units.h"
 
 namespace ferry {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cli/plan_report.h"
+#include "core/human_units.h"
 #include "data/token_shard.h"
-#include "train/human_units.h"
 #include "train/sampler.h"
 
 namespace ferry {

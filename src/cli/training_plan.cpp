@@ -10,9 +10,9 @@
 #include "config/option_value.h"
 #include "core/error.h"
 #include "core/host_limits.h"
+#include "core/human_units.h"
 #include "core/log.h"
 #include "offload/planner.h"
-#include "train/human_units.h"
 
 namespace ferry {
 namespace {

@@ -13,7 +13,7 @@ struct Batch {
   std::int64_t batch_size = 0;
   std::int64_t seq_len = 0;
   std::vector<std::int32_t> inputs;   // (B, T) row-major
-  std::vector<std::int32_t> targets;  // (B, T) row-major; kIgnoredTarget where masked
+  std::vector<std::int32_t> targets;  // (B, T) row-major; kIgnoreIndex where masked
   std::int64_t n_valid_targets = 0;   // may be 0 where everything is masked
 };
 

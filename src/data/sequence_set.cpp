@@ -51,7 +51,7 @@ std::int64_t SequenceSet::read(std::int64_t index, std::span<std::int32_t> input
   for (std::size_t i = 0; i < n_inputs; ++i) {
     const bool counts = shard.is_target(first + static_cast<std::int64_t>(i) + 1);
     inputs[i] = static_cast<std::int32_t>(tokens[i]);
-    targets[i] = counts ? static_cast<std::int32_t>(tokens[i + 1]) : kIgnoredTarget;
+    targets[i] = counts ? static_cast<std::int32_t>(tokens[i + 1]) : kIgnoreIndex;
     n_valid += counts ? 1 : 0;
   }
   return n_valid;

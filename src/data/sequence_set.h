@@ -6,12 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "core/tokens.h"
 #include "data/token_shard.h"
 
 namespace ferry {
-
-/// A target that the loss leaves out.
-constexpr std::int32_t kIgnoredTarget = -100;
 
 /// Non-overlapping sequences of seq_len + 1 tokens, shard after shard. A sequence never crosses shards: the tail of a
 /// shard that is shorter than a sequence is not used.
@@ -26,7 +24,7 @@ class SequenceSet {
   /// Of all shards, tails included.
   std::int64_t n_tokens() const { return n_tokens_; }
 
-  /// Sequence `index`: inputs are its first seq_len tokens, targets its last, kIgnoredTarget where masked; both have
+  /// Sequence `index`: inputs are its first seq_len tokens, targets its last, kIgnoreIndex where masked; both have
   /// seq_len elements. Returns the number of targets that count.
   /// Throws Error{kIo} with shard and position for a token outside of the vocabulary.
   std::int64_t read(std::int64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/human_units.h"
 #include "core/log.h"
-#include "train/human_units.h"
 
 namespace ferry {
 namespace {

@@ -8,8 +8,8 @@
 #include <cctype>
 
 #include "core/error.h"
+#include "core/human_units.h"
 #include "core/rng.h"
-#include "train/human_units.h"
 #include "train/stopwatch.h"
 #include "train/trace_file.h"
 

@@ -60,7 +60,7 @@ TEST_CASE("a batch has its rows in order, with targets and their count") {
   CHECK(batch.batch_size == 2);
   CHECK(batch.seq_len == 3);
   CHECK(batch.inputs == Row{'a', 'b', 'c', 'e', 'f', 'g'});
-  CHECK(batch.targets == Row{'b', kIgnoredTarget, 'd', 'f', 'g', 'h'});
+  CHECK(batch.targets == Row{'b', kIgnoreIndex, 'd', 'f', 'g', 'h'});
   CHECK(batch.n_valid_targets == 5);
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("masked tokens are inputs but no targets") {
   write_file(folder / "0.mask", std::string("\1\0\1\0\0\1\1\1", 8));
   const SequenceSet set(sources, 3, 1000);
   CHECK(read(set, 0).inputs == Row{0, 1, 2});
-  CHECK(read(set, 0).targets == Row{kIgnoredTarget, 2, kIgnoredTarget});
+  CHECK(read(set, 0).targets == Row{kIgnoreIndex, 2, kIgnoreIndex});
   CHECK(read(set, 0).n_valid == 1);
   CHECK(read(set, 1).targets == Row{5, 6, 7});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suffixes and rounding of human-readable numbers.
-#include "train/human_units.h"
+#include "core/human_units.h"
 
 #include <fmt/core.h>
 
@@ -33,7 +33,7 @@ std::string human_count(double value) {
 
 std::string human_bytes(std::size_t size_bytes) {
   if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
-  constexpr std::array<const char*, 4> kSuffixes{"KiB", "MiB", "GiB", "TiB"};
+  constexpr std::array<const char*, 6> kSuffixes{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double scaled = static_cast<double>(size_bytes) / 1024;
   std::size_t i = 0;
   while (scaled >= 1023.5 && i + 1 < kSuffixes.size()) {

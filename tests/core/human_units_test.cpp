@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of train/human_units.h.
-#include "train/human_units.h"
+// Tests of core/human_units.h.
+#include "core/human_units.h"
 
 #include <cmath>
 
