@@ -65,12 +65,13 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     for (std::int64_t i = 0; i < count; ++i) fn(i);
     return;
   }
-  const std::scoped_lock turn(turn_);
   Loop loop;
   loop.count = count;
   loop.fn = &fn;
   {
-    const std::scoped_lock lock(mutex_);
+    std::unique_lock lock(mutex_);
+    const std::uint64_t turn = n_asked_++;
+    turn_.wait(lock, [&] { return n_ended_ == turn; });
     loop_ = &loop;
     ++n_loops_;
   }
@@ -80,7 +81,9 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     std::unique_lock lock(mutex_);
     loop_ = nullptr;
     loop.left.wait(lock, [&] { return loop.n_inside == 0; });
+    ++n_ended_;
   }
+  turn_.notify_all();
   if (loop.failure) std::rethrow_exception(loop.failure);
 }
 

@@ -11,7 +11,8 @@
 
 namespace ferry {
 
-/// The calling thread works too, so a pool of n threads starts n - 1. Loops from several threads take turns.
+/// The calling thread works too, so a pool of n threads starts n - 1. Loops from several threads take turns, first
+/// come, first served: a thread that runs one loop after another keeps nobody waiting for more than one of them.
 /// Results may depend on how the caller cuts its work, never on the number of threads: cut by index, not by thread.
 class ThreadPool {
  public:
@@ -32,11 +33,13 @@ class ThreadPool {
   void work(std::stop_token stop);
   static void run(Loop& loop);
 
-  std::mutex turn_;  // held for a whole loop: one loop at a time
   std::mutex mutex_;
   std::condition_variable_any wake_;
+  std::condition_variable turn_;
   Loop* loop_ = nullptr;       // guarded by mutex_
   std::uint64_t n_loops_ = 0;  // guarded by mutex_
+  std::uint64_t n_asked_ = 0;  // guarded by mutex_: loops that have come
+  std::uint64_t n_ended_ = 0;  // guarded by mutex_: loops that are over
   std::vector<std::jthread> threads_;
 };
 

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/int_math.h"
-#include "optim/embedding_rows.h"
 
 namespace ferry {
 namespace {
@@ -70,16 +69,15 @@ double HostUpdates::sum_rows(const BatchRows& rows, const RowGradients& gradient
 
 void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars) {
   note_update(table_.offset, table_.elems);
-  const std::int64_t n_cuts = ceil_div(width_, kRowColumns);
-  const auto n = static_cast<std::int64_t>(rows.distinct().size()) * n_cuts;
-  pool_.parallel_for(n, [&](std::int64_t i) {
-    const auto k = static_cast<std::size_t>(i / n_cuts);
-    const std::int64_t begin = i % n_cuts * kRowColumns;
-    const std::int64_t elems = std::min(kRowColumns, width_ - begin);
-    const void* gradient = static_cast<const std::byte*>(row_gradient(rows, gradients, arrays_.dtype(), width_, k)) +
-                           begin * static_cast<std::int64_t>(size_of(arrays_.dtype()));
-    adamw_update(adamw_range(arrays_, table_.offset + rows.distinct()[k] * width_ + begin, elems, gradient),
-                 row_scalars(scalars), simd_level());
+  const auto n_rows = static_cast<std::int64_t>(rows.distinct().size());
+  pool_.parallel_for(ceil_div(n_rows, kRunRows), [&](std::int64_t run) {
+    const std::int64_t end = std::min((run + 1) * kRunRows, n_rows);
+    for (std::int64_t i = run * kRunRows; i < end; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      const void* gradient = row_gradient(rows, gradients, arrays_.dtype(), width_, k);
+      adamw_update(adamw_range(arrays_, table_.offset + rows.distinct()[k] * width_, width_, gradient),
+                   row_scalars(scalars), simd_level());
+    }
   });
 }
 

@@ -29,6 +29,25 @@ double sum_of_squares(DType dtype, const void* row, std::int64_t begin, std::int
                               : sum_of_squares(static_cast<const Bf16*>(row) + begin, end - begin);
 }
 
+// Work of one task: few enough tasks for their hand-out not to count, small enough for a token that occurs often.
+constexpr std::int64_t kBlockRows = 8;
+constexpr std::int64_t kBlockColumns = 2 * kRowColumns;
+
+/// Adds d_x, if there is any, to columns [begin, end) of a row, which starts from 0 unless it is the table's own.
+void sum_columns(std::span<const std::int32_t> positions, const RowGradients& gradients, void* row, std::int64_t begin,
+                 std::int64_t end) {
+  if (!gradients.d_x) return;
+  const DType dtype = gradients.d_x.dtype;
+  if (!gradients.by_id) {
+    const std::size_t size = size_of(dtype);
+    std::memset(static_cast<std::byte*>(row) + static_cast<std::size_t>(begin) * size, 0,
+                static_cast<std::size_t>(end - begin) * size);
+  }
+  for (; begin < end; begin += kRowColumns) {
+    add_row(dtype, positions, gradients.d_x, begin, std::min(begin + kRowColumns, end), row);
+  }
+}
+
 }  // namespace
 
 BatchRows::BatchRows(std::span<const std::int32_t> ids) : order_(ids.size()) {
@@ -75,22 +94,21 @@ void* row_gradient(const BatchRows& rows, const RowGradients& gradients, DType d
 
 double sum_row_gradients(const BatchRows& rows, const RowGradients& gradients, DType dtype, std::int64_t width,
                          ThreadPool& pool) {
-  const std::int64_t n_cuts = ceil_div(width, kRowColumns);
   const auto n_rows = static_cast<std::int64_t>(rows.distinct().size());
-  std::vector<double> squares(static_cast<std::size_t>(n_rows * n_cuts));
-  pool.parallel_for(n_rows * n_cuts, [&](std::int64_t i) {
-    const auto k = static_cast<std::size_t>(i / n_cuts);
-    const std::int64_t begin = i % n_cuts * kRowColumns;
-    const std::int64_t end = std::min(begin + kRowColumns, width);
-    void* row = row_gradient(rows, gradients, dtype, width, k);
-    if (gradients.d_x) {
-      const auto size = static_cast<std::int64_t>(size_of(dtype));
-      if (!gradients.by_id) {
-        std::memset(static_cast<std::byte*>(row) + begin * size, 0, static_cast<std::size_t>((end - begin) * size));
-      }
-      add_row(dtype, rows.positions(k), gradients.d_x, begin, end, row);
+  const std::int64_t n_blocks = ceil_div(n_rows, kBlockRows);
+  const std::int64_t n_cuts = ceil_div(width, kBlockColumns);
+  std::vector<double> squares(static_cast<std::size_t>(n_blocks * n_cuts));
+  pool.parallel_for(n_blocks * n_cuts, [&](std::int64_t i) {
+    const std::int64_t end_row = std::min((i / n_cuts + 1) * kBlockRows, n_rows);
+    const std::int64_t begin = i % n_cuts * kBlockColumns;
+    const std::int64_t end = std::min(begin + kBlockColumns, width);
+    double sum = 0;
+    for (std::int64_t k = i / n_cuts * kBlockRows; k < end_row; ++k) {
+      void* row = row_gradient(rows, gradients, dtype, width, static_cast<std::size_t>(k));
+      sum_columns(rows.positions(static_cast<std::size_t>(k)), gradients, row, begin, end);
+      sum += sum_of_squares(dtype, row, begin, end);
     }
-    squares[static_cast<std::size_t>(i)] = sum_of_squares(dtype, row, begin, end);
+    squares[static_cast<std::size_t>(i)] = sum;
   });
   return std::accumulate(squares.begin(), squares.end(), 0.0);
 }

@@ -3,6 +3,7 @@
 #include "core/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <latch>
 #include <stdexcept>
 #include <thread>
@@ -79,6 +80,37 @@ TEST_CASE("loops from several threads take turns") {
     }
   }
   for (const std::int64_t sum : sums) CHECK(sum == 19000);
+}
+
+TEST_CASE("loops run in the order in which they were asked for") {
+  constexpr auto kPause = std::chrono::milliseconds(60);
+  ThreadPool pool(2);
+  std::atomic<bool> busy{true};
+  std::vector<int> order;  // written by one loop at a time
+  {
+    std::vector<std::jthread> callers;
+    callers.emplace_back([&] {
+      pool.parallel_for(2, [&](std::int64_t) {
+        while (busy) std::this_thread::yield();
+      });
+      // Asks again and again, and must not overtake those who have waited since.
+      for (int i = 0; i < 3; ++i)
+        pool.parallel_for(2, [&](std::int64_t index) {
+          if (index == 0) order.push_back(0);
+        });
+    });
+    std::this_thread::sleep_for(kPause);
+    for (int caller = 1; caller <= 3; ++caller) {
+      callers.emplace_back([&pool, &order, caller] {
+        pool.parallel_for(2, [&](std::int64_t index) {
+          if (index == 0) order.push_back(caller);
+        });
+      });
+      std::this_thread::sleep_for(kPause);
+    }
+    busy = false;
+  }
+  CHECK(order == std::vector<int>{1, 2, 3, 0, 0, 0});
 }
 
 TEST_CASE("a pool without threads is refused") {
