@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -39,7 +40,7 @@ EnumOption enum_option(std::vector<const char*> choices) {
           [](C& config, int value) { config.*kField = static_cast<E>(value); }, std::move(choices)};
 }
 
-std::vector<Option> make_table() {
+std::vector<Option> model_options() {
   return {
       {"model", "model", TextOption{&C::model, Form::kName, {}},
        "Shape of the model: a preset, a Hugging Face folder or a config.json; generate: the folder of a trained model",
@@ -50,7 +51,11 @@ std::vector<Option> make_table() {
        kTrain | kGenerate | kBench},
       {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}), "Storage type of weights and activations", kShort,
        kTrain | kGenerate | kBench | kPlan},
+  };
+}
 
+std::vector<Option> data_options() {
+  return {
       {"train_data", "data", ListOption{&C::train_data, "path"}, "Training files, read one after another", kShort,
        kTrain},
       {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files", kShort, kTrain},
@@ -64,7 +69,11 @@ std::vector<Option> make_table() {
       {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
        "Order of the sequences; shuffled is a new permutation in each epoch", kShort, kTrain},
       {"data_seed", "data", IntOption{&C::data_seed, 0, kMaxInt}, "Seed of the shuffled order", kShort, kTrain},
+  };
+}
 
+std::vector<Option> optimizer_options() {
+  return {
       {"lr", "optimizer", RealOption{&C::lr, 0, 10, true}, "Highest learning rate", kShort, kTrain},
       {"schedule", "optimizer", enum_option<&C::schedule>({"constant", "linear", "cosine", "wsd"}),
        "How the learning rate falls after the warmup; wsd stays and falls linearly at the end", kShort, kTrain},
@@ -93,7 +102,11 @@ std::vector<Option> make_table() {
        "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6); dtype f32 has "
        "f32",
        kShort, kSteps},
+  };
+}
 
+std::vector<Option> offload_options() {
+  return {
       {"offload", "offload", enum_option<&C::offload>({"all", "layers", "none"}),
        "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device, layers keeps "
        "those of the embedding, the head and the final norm on the device",
@@ -104,7 +117,11 @@ std::vector<Option> make_table() {
        kShort, kSteps},
       {"host_memory", "offload", TextOption{&C::host_memory, Form::kSize, {"auto"}},
        "Host memory that the plan may use; auto is what is available", kShort, kSteps},
+  };
+}
 
+std::vector<Option> run_options() {
+  return {
       {"steps", "run", IntOption{&C::steps, 1, kMaxSteps}, "Length of the run in steps (give this or epochs)", kShort,
        kTrain | kBench},
       {"epochs", "run", IntOption{&C::epochs, 1, kMaxSteps}, "Length of the run in passes over the data", kShort,
@@ -137,17 +154,29 @@ std::vector<Option> make_table() {
        "Tokens of sample text after training, for a byte vocabulary", kShort, kTrain},
       {"sample_prompt", "run", TextOption{&C::sample_prompt, Form::kName, {}}, "What the sample text continues", kShort,
        kTrain},
+  };
+}
 
+std::vector<Option> generate_options() {
+  return {
       {"prompt", "generate", TextOption{&C::prompt, Form::kName, {}}, "Text to continue", kShort, kGenerate},
       {"max_tokens", "generate", IntOption{&C::max_tokens, 1, 1'000'000}, "Tokens to generate", kShort, kGenerate},
       {"temperature", "generate", RealOption{&C::temperature, 0, 100},
        "Of generated text, a sample after training included; 0 takes the likeliest token", kShort, kTrain | kGenerate},
+  };
+}
 
+std::vector<Option> bench_options() {
+  return {
       {"untimed_steps", "bench", IntOption{&C::untimed_steps, 1, kMaxSteps}, "Steps of `bench step` before those timed",
        kShort, kBench},
       {"floor_seconds", "bench", RealOption{&C::floor_seconds, 0, 3600},
        "How long `bench floor` runs, at least one step", kShort, kBench},
+  };
+}
 
+std::vector<Option> plan_options() {
+  return {
       {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for weights, else the plan chooses",
        kAdvanced, kSteps},
       {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for gradients, else the plan chooses",
@@ -174,6 +203,16 @@ std::vector<Option> make_table() {
        "n tokens, with the whole head's weights and their f32 gradient; auto is chunks",
        kAdvanced, kSteps},
   };
+}
+
+/// All sections, in the order in which help and files show them.
+std::vector<Option> make_table() {
+  std::vector<Option> table;
+  for (const auto section : {model_options, data_options, optimizer_options, offload_options, run_options,
+                             generate_options, bench_options, plan_options}) {
+    std::ranges::move(section(), std::back_inserter(table));
+  }
+  return table;
 }
 
 }  // namespace
