@@ -35,16 +35,6 @@ std::vector<std::string> memory_column(const std::vector<MemoryLine>& buffers) {
   return column;
 }
 
-/// "weights 4.54 GiB, tokens 160 KiB"
-std::string list_of(std::vector<MemoryLine> lines) {
-  std::ranges::stable_sort(lines, std::ranges::greater{}, &MemoryLine::size_bytes);
-  std::string text;
-  for (const MemoryLine& line : lines) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", line.purpose, human_bytes(line.size_bytes));
-  }
-  return text;
-}
-
 std::string homes_of(Offload offload) {
   switch (offload) {
     case Offload::kAll:
@@ -114,9 +104,18 @@ std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, con
   return table;
 }
 
+std::string list_of(const std::vector<MemoryLine>& lines) {
+  std::string text;
+  for (const MemoryLine& line : lines) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", line.purpose, human_bytes(line.size_bytes));
+  }
+  return text;
+}
+
 void add_traffic(TextReport& text, const StepPlan& plan) {
   const StepTraffic traffic = step_traffic(plan);
-  const auto line = [](const char* way, const std::vector<MemoryLine>& lines) {
+  const auto line = [](const char* way, std::vector<MemoryLine> lines) {
+    std::ranges::stable_sort(lines, std::ranges::greater{}, &MemoryLine::size_bytes);
     return fmt::format("{} {}: {}", human_bytes(total_bytes(lines)), way, list_of(lines));
   };
   text.add("per step", line("to the device", traffic.h2d));

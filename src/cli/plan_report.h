@@ -23,6 +23,9 @@ std::string describe_offload(const EngineOptions& options, std::int64_t n_layers
 /// Two columns: device and host memory by purpose, largest first, each with its sum.
 std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, const std::vector<MemoryLine>& host);
 
+/// "weights 4.54 GiB, tokens 160 KiB"
+std::string list_of(const std::vector<MemoryLine>& lines);
+
 /// Bytes of one step: each way over the bus, and AdamW's.
 void add_traffic(TextReport& text, const StepPlan& plan);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cli/plan_report.h"
 #include "cli/run_setup.h"
 #include "config/option_value.h"
 #include "core/error.h"
@@ -39,14 +40,6 @@ DeviceBudget budget_of(const RunConfig& config, const MemoryLimits& limits) {
   return {Kind::kBytes, bytes,
           fmt::format("gpu_memory = auto: {} of device memory are free, {} of them are for libraries",
                       human_bytes(*limits.device_bytes), human_bytes(kDeviceReserveBytes))};
-}
-
-std::string list_of(const std::vector<MemoryLine>& lines) {
-  std::string text;
-  for (const MemoryLine& line : lines) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", line.purpose, human_bytes(line.size_bytes));
-  }
-  return text;
 }
 
 void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std::size_t> limit, bool device_too) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/int_math.h"
 #include "model/layer_parts.h"
 #include "model/parameter_table.h"
 
@@ -125,7 +126,7 @@ LayerTensors layer_tensors(const LlamaShape& s, DType dtype, void* data) {
   std::int64_t offset = 0;
   const auto take = [&](std::int64_t rows, std::int64_t columns) {
     constexpr std::int64_t kAlign = ParameterTable::kAlignElems;
-    offset = (offset + kAlign - 1) / kAlign * kAlign;
+    offset = round_up(offset, kAlign);
     void* start = static_cast<std::byte*>(data) + offset * static_cast<std::int64_t>(size_of(dtype));
     offset += rows * columns;
     return columns == 1 ? TensorView(start, dtype, {rows}) : TensorView(start, dtype, {rows, columns});

@@ -6,13 +6,10 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/int_math.h"
 
 namespace ferry {
 namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t count(const std::vector<std::int64_t>& shape) {
   std::int64_t elems = 1;

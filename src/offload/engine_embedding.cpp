@@ -33,18 +33,18 @@ void Engine::Impl::upload_tokens(const LlamaShape& shape, std::span<const std::i
 
 /// Residual 0: rows gathered on the host, or on the device where the table lives there. `begun`, if given, is recorded
 /// where the compute stream's work begins.
-void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun) {
+void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs, const BatchRows& rows, Event* begun) {
   const TensorView x = buffers_.residual(pass.shape(), 0);
   const std::int64_t table_elems = config_.vocab_size * config_.hidden_size;
   const TensorView table = arrays_.weights_at(0, table_elems).reshape({config_.vocab_size, config_.hidden_size});
   const bool on_host = table_is_on(Home::kHost);
   const double waited = queue_ ? queue_->waited_ms() : 0;
   if (on_host) {
-    wait_for_rows(inputs);
-    void* const rows = host_.memory.at(host_.x);
-    backend_.host_access(Access::kWrite, rows, x.size_bytes(), "gathered rows");
-    gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, rows, pool_);
-    streams_.to_device(x.data, rows, x.size_bytes(), {"embedding rows"});
+    wait_for_rows(rows);
+    void* const gathered = host_.memory.at(host_.x);
+    backend_.host_access(Access::kWrite, gathered, x.size_bytes(), "gathered rows");
+    gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, gathered, pool_);
+    streams_.to_device(x.data, gathered, x.size_bytes(), {"embedding rows"});
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
   if (begun != nullptr) {
@@ -57,29 +57,23 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
   });
 }
 
-void Engine::Impl::wait_for_rows(std::span<const std::int32_t> ids) {
-  std::vector<std::int32_t> sorted(ids.begin(), ids.end());
-  std::ranges::sort(sorted);
-  const int first = parameters_.embedding_segment(0);
-  const int end = first + parameters_.n_embedding_segments();
-  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) {
+void Engine::Impl::wait_for_rows(const BatchRows& rows) {
+  for (const int id : pieces_.of_embedding()) {
     const Piece& piece = pieces_.piece(id);  // the table starts the flat space: row r is at r * C
     const std::int64_t first_row = piece.offset / config_.hidden_size;
     const std::int64_t end_row = first_row + piece.elems / config_.hidden_size;
-    const auto it = std::ranges::lower_bound(sorted, first_row);
-    if (it == sorted.end() || *it >= end_row) continue;
+    const auto [first, last] = rows.within(first_row, end_row);
+    if (first == last) continue;
     if (queue_) queue_->wait_for(id, steps_);
-    const TensorView rows = arrays_.weights_at(piece.offset, piece.elems);
-    backend_.host_access(Access::kRead, rows.data, rows.size_bytes(), "embedding rows");
+    const TensorView weights = arrays_.weights_at(piece.offset, piece.elems);
+    backend_.host_access(Access::kRead, weights.data, weights.size_bytes(), "embedding rows");
   }
 }
 
 /// Rows of an untied embedding that the batch does not read have no gradient: nothing keeps AdamW from them.
 void Engine::Impl::submit_other_rows() {
   if (parameters_.tied() || !table_is_on(Home::kHost) || !parameters_.parameters().front().trained) return;
-  const int first = parameters_.embedding_segment(0);
-  const int end = first + parameters_.n_embedding_segments();
-  for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->submit(id, nullptr);
+  for (const int id : pieces_.of_embedding()) queue_->submit(id, nullptr);
 }
 
 void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
@@ -92,10 +86,8 @@ void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
   } else if (table_is_on(Home::kDevice)) {
     embed_backward_on_device(pass, rows);
   } else {
-    const int first = parameters_.embedding_segment(0);
-    const int end = first + parameters_.n_embedding_segments();
     streams_.waits.begin();
-    for (int id = pieces_.first_of(first); id < pieces_.first_of(end); ++id) queue_->wait_for(id, steps_);
+    for (const int id : pieces_.of_embedding()) queue_->wait_for(id, steps_);
     streams_.waits.end(WaitCause::kOptimizer);
     const TensorView d_x = buffers_.d_stream(pass.shape());
     const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});

@@ -77,8 +77,8 @@ class Engine::Impl {
   Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind);
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets, const BatchRows* rows = nullptr);
-  void embed(const Pass& pass, std::span<const std::int32_t> inputs, Event* begun = nullptr);
-  void wait_for_rows(std::span<const std::int32_t> ids);
+  void embed(const Pass& pass, std::span<const std::int32_t> inputs, const BatchRows& rows, Event* begun = nullptr);
+  void wait_for_rows(const BatchRows& rows);
   void submit_other_rows();
   void forward_layers(const Pass& pass);
   void head_forward(const Pass& pass, float scale, const TensorView& loss);

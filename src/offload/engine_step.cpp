@@ -53,7 +53,7 @@ std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, PassOps::Kind::kTraining);
   upload_tokens(pass.shape(), batch.inputs, batch.targets, rows.get());
   residuals_->begin_pass(pass.shape());
-  embed(pass, batch.inputs, record.begun.get());
+  embed(pass, batch.inputs, *rows, record.begun.get());
   submit_other_rows();
   forward_layers(pass);
   train_head(pass, mean_scale(batch), record);
@@ -79,7 +79,7 @@ double Engine::Impl::evaluate(const Batch& batch) {
   check_ids(batch.targets, config_.vocab_size, true);
   const Pass pass = begin_pass(batch.batch_size, batch.seq_len, PassOps::Kind::kForward);
   upload_tokens(pass.shape(), batch.inputs, batch.targets);
-  embed(pass, batch.inputs);
+  embed(pass, batch.inputs, BatchRows(batch.inputs));
   forward_layers(pass);
   pass.ops.head_norm(weights_->acquire(parameters_.final_norm_segment()).weights());
   const TensorView loss = buffers_.loss(kLossHistory);
@@ -98,7 +98,7 @@ std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) 
   check_ids(ids, config_.vocab_size, false);
   const Pass pass = begin_pass(1, n, PassOps::Kind::kForward);
   upload_tokens(pass.shape(), ids, {});
-  embed(pass, ids);
+  embed(pass, ids, BatchRows(ids));
   forward_layers(pass);
   const HeadCall call{
       .context = pass.context(), .targets = {}, .work = buffers_.head(LlamaShape(config_, 1, 1)).rows(0, 1)};

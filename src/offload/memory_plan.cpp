@@ -19,6 +19,11 @@ void add_line(std::vector<MemoryLine>& lines, const std::string& purpose, std::s
   }
 }
 
+std::size_t total_bytes(const std::vector<MemoryLine>& lines) {
+  return std::accumulate(lines.begin(), lines.end(), std::size_t{0},
+                         [](std::size_t sum, const MemoryLine& line) { return sum + line.size_bytes; });
+}
+
 MemoryPlan::Id MemoryPlan::add(std::string purpose, std::size_t size_bytes, PhaseSet phases) {
   constexpr std::size_t kAlign = Buffer::kAlignment;
   const std::size_t rounded = phases.empty() ? 0 : (size_bytes + kAlign - 1) / kAlign * kAlign;

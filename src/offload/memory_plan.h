@@ -19,6 +19,7 @@ struct MemoryLine {
 
 /// Adds to the line of that purpose; 0 bytes add none.
 void add_line(std::vector<MemoryLine>& lines, const std::string& purpose, std::size_t size_bytes);
+std::size_t total_bytes(const std::vector<MemoryLine>& lines);
 
 /// The parts of a step, in the order in which one layer passes through them.
 enum class Phase : std::uint32_t {

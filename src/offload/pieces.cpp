@@ -8,7 +8,9 @@
 
 namespace ferry {
 
-PieceTable::PieceTable(const ParameterTable& parameters, std::int64_t piece_elems) {
+PieceTable::PieceTable(const ParameterTable& parameters, std::int64_t piece_elems)
+    : first_embedding_(parameters.embedding_segment(0)),
+      end_embedding_(first_embedding_ + parameters.n_embedding_segments()) {
   FERRY_ASSERT(piece_elems >= 1);
   int id = 0;
   for (const Segment& segment : parameters.segments()) {

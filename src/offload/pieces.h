@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ranges>
 #include <vector>
 
 #include "model/parameter_table.h"
@@ -25,10 +26,14 @@ class PieceTable {
   const Piece& piece(int id) const { return pieces_[static_cast<std::size_t>(id)]; }
   /// Pieces of a segment: [first_of(segment), first_of(segment + 1)).
   int first_of(int segment) const { return first_[static_cast<std::size_t>(segment)]; }
+  /// Pieces of the input embedding, which are the head's own when tied.
+  auto of_embedding() const { return std::views::iota(first_of(first_embedding_), first_of(end_embedding_)); }
 
  private:
   std::vector<Piece> pieces_;
   std::vector<int> first_;
+  int first_embedding_ = 0;  // segments
+  int end_embedding_ = 0;
 };
 
 /// A part of one trained parameter, for AdamW.

@@ -102,11 +102,6 @@ std::size_t adamw_elem_bytes(const ParameterArrays& arrays) {
   return bytes + (arrays.split_master() ? 2 * size_of(DType::kI16) : 0);
 }
 
-std::size_t total_bytes(const std::vector<MemoryLine>& lines) {
-  return std::accumulate(lines.begin(), lines.end(), std::size_t{0},
-                         [](std::size_t sum, const MemoryLine& line) { return sum + line.size_bytes; });
-}
-
 StepTraffic step_traffic(const StepPlan& plan) {
   FERRY_ASSERT(plan.options.training);
   StepTraffic traffic;

@@ -23,6 +23,4 @@ StepTraffic step_traffic(const StepPlan& plan);
 /// Bytes that AdamW reads and writes per parameter, its gradient apart.
 std::size_t adamw_elem_bytes(const ParameterArrays& arrays);
 
-std::size_t total_bytes(const std::vector<MemoryLine>& lines);
-
 }  // namespace ferry

@@ -13,12 +13,6 @@
 namespace ferry {
 namespace {
 
-std::size_t total_bytes(const std::vector<MemoryLine>& lines) {
-  std::size_t total = 0;
-  for (const MemoryLine& line : lines) total += line.size_bytes;
-  return total;
-}
-
 void check_finite(const char* what, double loss, std::int64_t step, double lr) {
   FERRY_CHECK(
       std::isfinite(loss), kDevice,
