@@ -58,7 +58,8 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
 }
 
 void Engine::Impl::wait_for_rows(const BatchRows& rows) {
-  for (const int id : pieces_.of_embedding()) {
+  const auto [first_id, end_id] = pieces_.of_embedding();
+  for (int id = first_id; id < end_id; ++id) {
     const Piece& piece = pieces_.piece(id);  // the table starts the flat space: row r is at r * C
     const std::int64_t first_row = piece.offset / config_.hidden_size;
     const std::int64_t end_row = first_row + piece.elems / config_.hidden_size;
@@ -73,7 +74,8 @@ void Engine::Impl::wait_for_rows(const BatchRows& rows) {
 /// Rows of an untied embedding that the batch does not read have no gradient: nothing keeps AdamW from them.
 void Engine::Impl::submit_other_rows() {
   if (parameters_.tied() || !table_is_on(Home::kHost) || !parameters_.parameters().front().trained) return;
-  for (const int id : pieces_.of_embedding()) queue_->submit(id, nullptr);
+  const auto [first, end] = pieces_.of_embedding();
+  for (int id = first; id < end; ++id) queue_->submit(id, nullptr);
 }
 
 void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
@@ -86,8 +88,9 @@ void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
   } else if (table_is_on(Home::kDevice)) {
     embed_backward_on_device(pass, rows);
   } else {
+    const auto [first, end] = pieces_.of_embedding();
     streams_.waits.begin();
-    for (const int id : pieces_.of_embedding()) queue_->wait_for(id, steps_);
+    for (int id = first; id < end; ++id) queue_->wait_for(id, steps_);
     streams_.waits.end(WaitCause::kOptimizer);
     const TensorView d_x = buffers_.d_stream(pass.shape());
     const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});

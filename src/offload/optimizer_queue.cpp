@@ -32,8 +32,8 @@ OptimizerQueue::OptimizerQueue(Backend& backend, const ParameterTable& parameter
       versions_(static_cast<std::size_t>(pieces.n_pieces()), 0),
       half_(versions_.size()) {
   FERRY_ASSERT(options.norms || options.grad_clip == 0);
-  first_table_piece_ = *pieces.of_embedding().begin();
-  end_table_piece_ = *pieces.of_embedding().end();
+  first_table_piece_ = pieces.of_embedding().first;
+  end_table_piece_ = pieces.of_embedding().end;
   for (int id = 0; id < pieces.n_pieces(); ++id) {
     const Segment& segment = parameters.segment(pieces.piece(id).segment);
     updated_.push_back(parameters.is_trained(segment) && arrays.home_of(segment.offset) == Home::kHost);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <ranges>
 #include <vector>
 
 #include "model/parameter_table.h"
@@ -27,7 +26,11 @@ class PieceTable {
   /// Pieces of a segment: [first_of(segment), first_of(segment + 1)).
   int first_of(int segment) const { return first_[static_cast<std::size_t>(segment)]; }
   /// Pieces of the input embedding, which are the head's own when tied.
-  auto of_embedding() const { return std::views::iota(first_of(first_embedding_), first_of(end_embedding_)); }
+  struct IdRange {
+    int first = 0;
+    int end = 0;
+  };
+  IdRange of_embedding() const { return {first_of(first_embedding_), first_of(end_embedding_)}; }
 
  private:
   std::vector<Piece> pieces_;
