@@ -11,7 +11,7 @@ SCRIPT_SUFFIXES = {".py", ".sh"}
 TEXT_SUFFIXES = source_tree.CPP_SUFFIXES | SCRIPT_SUFFIXES | {".cmake", ".in", ".toml", ".json", ".md", ".txt"}
 MAX_LINES = 500
 SNAKE_CASE = re.compile(r"^[a-z0-9][a-z0-9_]*(\.[a-z0-9_]+)*$")
-OTHER_NAMES = {"CMakeLists.txt", "README.md"}
+OTHER_NAMES = {"CMakeLists.txt", "LICENSE", "README.md"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 # CMake reads brackets and semicolons in the name of a Catch2 test as list syntax, and loses tests.
 BAD_TEST_NAME = re.compile(r'TEST_CASE\(\s*"[^"]*[][;][^"]*"')

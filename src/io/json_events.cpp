@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "io/mapped_file.h"
 #include "io/printable.h"
 
 namespace ferry {
@@ -94,6 +95,15 @@ void read_json(std::string_view text, const std::string& origin, int max_depth,
   FERRY_CHECK(zero == std::string_view::npos, kIo, "{}: malformed JSON at byte {}: a zero byte", origin, zero);
   EventReader reader(origin, max_depth, on_event);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+}
+
+void read_json_file(const std::filesystem::path& path, std::size_t largest_bytes, int max_depth,
+                    const std::function<void(const JsonEvent&)>& on_event) {
+  const MappedFile file(path);
+  FERRY_CHECK(file.bytes().size() <= largest_bytes, kIo, "{}: {} bytes, the limit is {}", path.string(),
+              file.bytes().size(), largest_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  read_json(text, path.string(), max_depth, on_event);
 }
 
 std::string describe(const JsonEvent& event) {

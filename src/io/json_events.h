@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -25,6 +26,10 @@ struct JsonEvent {
 /// after the end. What `on_event` throws passes through.
 void read_json(std::string_view text, const std::string& origin, int max_depth,
                const std::function<void(const JsonEvent&)>& on_event);
+
+/// read_json of a whole file. Throws Error{kIo}, for one larger than `largest_bytes` too, which is not read.
+void read_json_file(const std::filesystem::path& path, std::size_t largest_bytes, int max_depth,
+                    const std::function<void(const JsonEvent&)>& on_event);
 
 /// "an object", "an array", "the string 'x'", "1.5"
 std::string describe(const JsonEvent& event);

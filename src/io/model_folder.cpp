@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "io/json_events.h"
-#include "io/mapped_file.h"
 #include "io/printable.h"
 
 namespace ferry {
@@ -27,14 +26,10 @@ void check_shard_name(const std::string& index, const std::string& tensor, const
 }
 
 WeightMap read_index(const fs::path& path) {
-  const MappedFile file(path);
   const std::string origin = path.string();
-  FERRY_CHECK(file.bytes().size() <= kLargestIndexBytes, kIo, "{}: {} bytes, the limit is {}", origin,
-              file.bytes().size(), kLargestIndexBytes);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   WeightMap map;
   bool has_map = false;
-  read_json(text, origin, kIndexDepth, [&](const JsonEvent& event) {
+  read_json_file(path, kLargestIndexBytes, kIndexDepth, [&](const JsonEvent& event) {
     if (event.path.empty() || event.path[0] != "weight_map") return;
     const bool is_map = event.path.size() == 1;
     const auto expected = is_map ? JsonEvent::Kind::kObject : JsonEvent::Kind::kString;

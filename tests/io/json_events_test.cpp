@@ -57,5 +57,16 @@ TEST_CASE("depth is bounded") {
   check_error(ErrorKind::kIo, {"file: nested deeper than 8 levels"}, [] { events_of(std::string(1'000'000, '[')); });
 }
 
+TEST_CASE("a file is read whole, and named in its errors") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.json", R"({"a":1})");
+  int n_events = 0;
+  read_json_file(path, 7, 8, [&n_events](const JsonEvent&) { ++n_events; });
+  CHECK(n_events == 2);
+  const auto ignore = [](const JsonEvent&) {};
+  check_error(ErrorKind::kIo, {"a.json: 7 bytes, the limit is 6"}, [&] { read_json_file(path, 6, 8, ignore); });
+  check_error(ErrorKind::kIo, {"a.json: nested deeper than 0 levels"}, [&] { read_json_file(path, 7, 0, ignore); });
+}
+
 }  // namespace
 }  // namespace ferry
