@@ -39,14 +39,14 @@ BatchLoader::BatchLoader(SequenceSet sequences, const BatchLoaderOptions& option
   check_batch_size(options.batch_size);
 }
 
-void BatchLoader::next(Batch& batch) {
+DataCursor BatchLoader::read(Batch& batch) const {
   resize(batch, options_.batch_size, sequences_.seq_len());
   DataCursor cursor = cursor_;
   for (std::int64_t row = 0; row < options_.batch_size; ++row) {
     read_row(sequences_, sequence_at(cursor), batch, row);
     if (++cursor.position == sequences_.n_sequences()) cursor = {cursor.epoch + 1, 0};
   }
-  cursor_ = cursor;
+  return cursor;
 }
 
 void BatchLoader::set_cursor(DataCursor cursor) {

@@ -43,7 +43,9 @@ class BatchLoader {
   const SequenceSet& sequences() const { return sequences_; }
 
   /// Fills `batch`, whose memory is reused. Throws Error{kIo} as SequenceSet::read; the cursor then stays.
-  void next(Batch& batch);
+  void next(Batch& batch) { cursor_ = read(batch); }
+  /// Fills `batch` with what next() will give. Throws as next().
+  void peek(Batch& batch) const { read(batch); }
 
   DataCursor cursor() const { return cursor_; }
   /// The next batch is the one that followed when cursor() returned this; costs nothing. Throws Error{kIo} for a
@@ -51,6 +53,8 @@ class BatchLoader {
   void set_cursor(DataCursor cursor);
 
  private:
+  /// Returns the cursor of the batch after it.
+  DataCursor read(Batch& batch) const;
   std::int64_t sequence_at(DataCursor cursor) const;
 
   SequenceSet sequences_;

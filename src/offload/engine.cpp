@@ -134,7 +134,9 @@ void Engine::set_parameter(std::size_t index, std::int64_t first, std::span<cons
   impl_->set_parameter(index, first, values);
 }
 void Engine::for_each_piece(ParameterArray array, const PieceFn& fn) { impl_->for_each_piece(array, fn); }
-std::int64_t Engine::train_step(const Batch& batch, double lr) { return impl_->train_step(batch, lr); }
+std::int64_t Engine::train_step(const Batch& batch, double lr, const Batch* next) {
+  return impl_->train_step(batch, lr, next);
+}
 double Engine::loss(std::int64_t step) { return impl_->loss(step); }
 void Engine::finish() { impl_->finish(); }
 StepStats Engine::stats(std::int64_t step) { return impl_->stats(step); }

@@ -130,9 +130,11 @@ class Engine {
 
   /// Launches one training step at learning rate `lr`. Returns its number (0, 1, ...) before it has ended. The batch
   /// is cut into micro-batches of batch_size sequences; each layer visits the device once for all of them.
+  /// `next`, if the caller knows it, is the batch of the next step: AdamW then updates the embedding rows that it reads
+  /// before all others. It changes no bit, and the next step may be given another batch.
   /// Throws Error{kShape} before anything is launched: a batch larger than planned, or a token outside of the
   /// vocabulary.
-  std::int64_t train_step(const Batch& batch, double lr);
+  std::int64_t train_step(const Batch& batch, double lr, const Batch* next = nullptr);
   /// Mean loss of step `step`, one of the last kLossHistory. Blocks until it is there.
   double loss(std::int64_t step);
   static constexpr std::int64_t kLossHistory = 8;

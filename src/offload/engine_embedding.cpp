@@ -58,15 +58,9 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
 }
 
 void Engine::Impl::wait_for_rows(const BatchRows& rows) {
-  const auto [first_id, end_id] = pieces_.of_embedding();
-  for (int id = first_id; id < end_id; ++id) {
-    const Piece& piece = pieces_.piece(id);  // the table starts the flat space: row r is at r * C
-    const std::int64_t first_row = piece.offset / config_.hidden_size;
-    const std::int64_t end_row = first_row + piece.elems / config_.hidden_size;
-    const auto [first, last] = rows.within(first_row, end_row);
-    if (first == last) continue;
-    if (queue_) queue_->wait_for(id, steps_);
-    const TensorView weights = arrays_.weights_at(piece.offset, piece.elems);
+  if (queue_) queue_->wait_for_rows(rows, steps_);
+  for (const std::int32_t row : rows.distinct()) {  // the table starts the flat space: row r is at r * C
+    const TensorView weights = arrays_.weights_at(row * config_.hidden_size, config_.hidden_size);
     backend_.host_access(Access::kRead, weights.data, weights.size_bytes(), "embedding rows");
   }
 }

@@ -49,7 +49,7 @@ class Engine::Impl {
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
   // engine_step.cpp, engine_embedding.cpp: passes
-  std::int64_t train_step(const Batch& batch, double lr);
+  std::int64_t train_step(const Batch& batch, double lr, const Batch* next);
   double evaluate(const Batch& batch);
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
 
@@ -125,6 +125,8 @@ class Engine::Impl {
   bool any_embedding_gradient_ = false;
   std::array<StepRecord, kLossHistory> records_;
   std::int64_t steps_ = 0;
+  std::vector<std::int32_t> next_inputs_;  // of the batch that the last step named as the next
+  std::shared_ptr<const BatchRows> next_rows_;
   StepScalars scalars_;                    // of the step's updates on the device
   std::unique_ptr<OptimizerQueue> queue_;  // only when training; last: its threads use the members above
 };

@@ -34,14 +34,18 @@ float mean_scale(const Batch& batch) {
 
 }  // namespace
 
-std::int64_t Engine::Impl::train_step(const Batch& batch, double lr) {
+std::int64_t Engine::Impl::train_step(const Batch& batch, double lr, const Batch* next) {
   FERRY_ASSERT(options_.training);
   check_batch(batch, options_);
   check_ids(batch.inputs, config_.vocab_size, false);
   check_ids(batch.targets, config_.vocab_size, true);
+  if (next != nullptr) check_ids(next->inputs, config_.vocab_size, false);
   const std::int64_t step = steps_;
-  const auto rows = std::make_shared<const BatchRows>(batch.inputs);
-  scalars_ = queue_->begin_step(step, lr, rows);
+  const auto rows =
+      next_rows_ && next_inputs_ == batch.inputs ? next_rows_ : std::make_shared<const BatchRows>(batch.inputs);
+  next_inputs_ = next != nullptr ? next->inputs : std::vector<std::int32_t>();
+  next_rows_ = next != nullptr ? std::make_shared<const BatchRows>(next_inputs_) : nullptr;
+  scalars_ = queue_->begin_step(step, lr, rows, next_rows_);
   if (norms_) norms_->begin_step(step);
   StepRecord& record = records_[static_cast<std::size_t>(step % kLossHistory)];
   const StepStats before{.h2d_bytes = streams_.h2d_bytes, .d2h_bytes = streams_.d2h_bytes};

@@ -44,10 +44,21 @@ void HostUpdates::update(const Piece& piece, const StepScalars& scalars) {
   }
 }
 
-void HostUpdates::update_other_rows(const Piece& piece, const BatchRows& rows, const StepScalars& scalars) {
-  const std::int64_t first = (piece.offset - table_.offset) / width_;
-  const std::vector<RowRun> runs = other_rows(rows, first, first + piece.elems / width_, kRunRows);
-  note_update(piece.offset, piece.elems);
+RowRun HostUpdates::rows_of(const Piece& piece) const {
+  return {(piece.offset - table_.offset) / width_, piece.elems / width_};
+}
+
+void HostUpdates::update_rows_of(const Piece& piece, std::span<const std::int32_t> rows, const StepScalars& scalars) {
+  update_runs(runs_of(rows, rows_of(piece), kRunRows), scalars);
+}
+
+void HostUpdates::update_other_rows(const Piece& piece, std::span<const std::int32_t> rows,
+                                    const StepScalars& scalars) {
+  update_runs(runs_between(rows, rows_of(piece), kRunRows), scalars);
+}
+
+void HostUpdates::update_runs(const std::vector<RowRun>& runs, const StepScalars& scalars) {
+  for (const RowRun& run : runs) note_update(table_.offset + run.first * width_, run.count * width_);
   pool_.parallel_for(static_cast<std::int64_t>(runs.size()), [&](std::int64_t i) {
     const RowRun& run = runs[static_cast<std::size_t>(i)];
     const std::int64_t offset = table_.offset + run.first * width_;
@@ -68,7 +79,7 @@ double HostUpdates::sum_rows(const BatchRows& rows, const RowGradients& gradient
 }
 
 void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars) {
-  note_update(table_.offset, table_.elems);
+  for (const std::int32_t row : rows.distinct()) note_update(table_.offset + row * width_, width_);
   const auto n_rows = static_cast<std::int64_t>(rows.distinct().size());
   pool_.parallel_for(ceil_div(n_rows, kRunRows), [&](std::int64_t run) {
     const std::int64_t end = std::min((run + 1) * kRunRows, n_rows);

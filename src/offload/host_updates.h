@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -27,15 +28,19 @@ class HostUpdates {
 
   /// All trained parameters of a piece, from its gradient array.
   void update(const Piece& piece, const StepScalars& scalars);
-  /// The rows of a piece of the embedding table that the batch does not read; their gradient is 0 where the table keeps
-  /// no gradient array.
-  void update_other_rows(const Piece& piece, const BatchRows& rows, const StepScalars& scalars);
+  /// Rows of the embedding table a piece holds.
+  RowRun rows_of(const Piece& piece) const;
+  /// Of those, the ones among `rows`, which ascend, or all others. Their gradient is 0 where the table keeps no
+  /// gradient array.
+  void update_rows_of(const Piece& piece, std::span<const std::int32_t> rows, const StepScalars& scalars);
+  void update_other_rows(const Piece& piece, std::span<const std::int32_t> rows, const StepScalars& scalars);
   /// As sum_row_gradients.
   double sum_rows(const BatchRows& rows, const RowGradients& gradients);
   /// The rows that the batch reads, from their sums.
   void update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars);
 
  private:
+  void update_runs(const std::vector<RowRun>& runs, const StepScalars& scalars);
   void note_update(std::int64_t offset, std::int64_t elems);
   const AdamwScalars& row_scalars(const StepScalars& scalars) const {
     return table_.decayed ? scalars.decayed : scalars.plain;

@@ -2,7 +2,9 @@
 // The watcher and the runner of the optimizer queue.
 #include "offload/optimizer_queue.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/error.h"
@@ -30,7 +32,7 @@ OptimizerQueue::OptimizerQueue(Backend& backend, const ParameterTable& parameter
       submitted_(static_cast<std::size_t>(pieces.n_pieces()) + 1),
       ready_keys_(submitted_.size()),
       versions_(static_cast<std::size_t>(pieces.n_pieces()), 0),
-      half_(versions_.size()) {
+      parts_done_(versions_.size()) {
   FERRY_ASSERT(options.norms || options.grad_clip == 0);
   first_table_piece_ = pieces.of_embedding().first;
   end_table_piece_ = pieces.of_embedding().end;
@@ -54,11 +56,21 @@ StepScalars OptimizerQueue::scalars_of(double lr, std::int64_t count, double coe
   return scalars;
 }
 
-StepScalars OptimizerQueue::begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows) {
+StepScalars OptimizerQueue::begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows,
+                                       std::shared_ptr<const BatchRows> next) {
+  named_ = step_ ? step_->next : nullptr;
   step_ = std::make_shared<Step>();
   step_->step = step;
   step_->lr = lr;
   step_->rows = std::move(rows);
+  step_->next = std::move(next);
+  if (step_->next) {
+    const std::span<const std::int32_t> now = step_->rows->distinct();
+    const std::span<const std::int32_t> then = step_->next->distinct();
+    std::ranges::set_difference(then, now, std::back_inserter(step_->early));
+    std::ranges::set_union(then, now, std::back_inserter(step_->either));
+    step_->early_parts = end_table_piece_ - first_table_piece_ + 1;
+  }
   const std::scoped_lock lock(mutex_);
   record_of(step) = {};
   if (!deferred()) step_->scalars = scalars_of(lr, ++applied_steps_, 1);
@@ -141,14 +153,20 @@ void OptimizerQueue::take(const Arrival& arrival) {
       if (deferred()) {
         step.held.push_back(arrival.piece);
       } else {
-        ready_.push({arrival.piece, arrival.step});
+        make_ready(arrival.step, arrival.piece);
       }
       return;
     case Kind::kRows:
       step.row_gradients = arrival.row_gradients;
-      ready_.push({kAllElse, arrival.step});
+      ready_.push({Part::kRows, kAllElse, arrival.step});
       return;
   }
+}
+
+void OptimizerQueue::make_ready(const StepRef& step, int piece) {
+  if (!in_table(piece)) return ready_.push({Part::kPiece, piece, step});
+  ready_.push({Part::kEarlyRows, piece, step});
+  if (step->next) ready_.push({Part::kOtherRows, piece, step});
 }
 
 /// What is not finite stops an eager queue, before anything that was submitted later is applied.
@@ -183,7 +201,7 @@ void OptimizerQueue::run(std::stop_token stop) {
       note_span(update, begin);
       lock.lock();
       record_of(update.step->step).busy_ms += ms;
-      if (update.piece != kAllElse) advance(update.piece, update.step->step);
+      finish_part(*update.step, update.part, update.piece);
       changed_.notify_all();
     }
   } catch (...) {
@@ -193,19 +211,19 @@ void OptimizerQueue::run(std::stop_token stop) {
 
 void OptimizerQueue::apply(const Update& update) {
   const Step& step = *update.step;
-  if (update.piece == kAllElse) return finish_rows(update.step);
+  if (update.part == Part::kRows) return finish_rows(update.step);
   const Piece& piece = pieces_.piece(update.piece);
-  if (in_table(update.piece)) {
-    updates_.update_other_rows(piece, *step.rows, step.scalars);
-  } else {
-    updates_.update(piece, step.scalars);
-  }
+  if (update.part == Part::kPiece) return updates_.update(piece, step.scalars);
+  if (update.part == Part::kOtherRows) return updates_.update_other_rows(piece, step.either, step.scalars);
+  if (step.next) return updates_.update_rows_of(piece, step.early, step.scalars);
+  updates_.update_other_rows(piece, step.rows->distinct(), step.scalars);
 }
 
 void OptimizerQueue::note_span(const Update& update, Timeline::Clock::time_point begin) {
   if (options_.timeline == nullptr) return;
-  const SpanName name = update.piece == kAllElse ? SpanName{"AdamW of the batch's rows"}
-                                                 : SpanName{.what = "AdamW", .piece = update.piece};
+  SpanName name{.what = "AdamW", .piece = update.piece};
+  if (update.part == Part::kRows) name = {"AdamW of the batch's rows"};
+  if (update.part == Part::kEarlyRows && update.step->next) name.what = "AdamW of the next batch's rows";
   options_.timeline->note_host(Lane::kOptimizer, name, update.step->step, begin);
 }
 
@@ -221,10 +239,7 @@ void OptimizerQueue::finish_rows(const StepRef& ref) {
     resolve(ref);
   }
   const bool updates_rows = updated_[static_cast<std::size_t>(first_table_piece_)];
-  if (!updates_rows) return;
-  if (step.not_finite.empty()) updates_.update_rows(*step.rows, step.row_gradients, step.scalars);
-  const std::scoped_lock lock(mutex_);
-  for (int piece = first_table_piece_; piece < end_table_piece_; ++piece) advance(piece, step.step);
+  if (updates_rows && step.not_finite.empty()) updates_.update_rows(*step.rows, step.row_gradients, step.scalars);
 }
 
 /// The verdict, and with it what was held.
@@ -244,22 +259,34 @@ void OptimizerQueue::resolve(const StepRef& ref) {
   for (const int piece : step.held) {
     if (verdict.applied) {
       backend_.publish(key(ready_keys_, piece));
-      ready_.push({piece, ref});
+      make_ready(ref, piece);
     } else {
-      advance(piece, step.step);
+      if (in_table(piece)) finish_part(step, Part::kEarlyRows, piece);
+      if (step.next || !in_table(piece)) finish_part(step, Part::kOtherRows, piece);
     }
   }
 }
 
-/// A piece of the table has two parts: its other rows, and those that the batch reads.
-void OptimizerQueue::advance(int piece, std::int64_t step) {
-  const auto index = static_cast<std::size_t>(piece);
-  FERRY_ASSERT(versions_[index] == step);
-  backend_.publish(&versions_[index]);
-  if (in_table(piece)) {
-    half_[index] = !half_[index];
-    if (half_[index]) return;
+void OptimizerQueue::finish_part(Step& step, Part part, int piece) {
+  if (part == Part::kRows) {
+    if (!updated_[static_cast<std::size_t>(first_table_piece_)]) return;
+    for (int id = first_table_piece_; id < end_table_piece_; ++id) finish_piece(step, id);
+  } else {
+    finish_piece(step, piece);
   }
+  if (!step.next || (part != Part::kRows && part != Part::kEarlyRows)) return;
+  backend_.publish(&early_version_);
+  if (--step.early_parts == 0) early_version_ = step.step + 1;
+}
+
+/// One part of it: a piece of the table has three, or two where the next batch is not known.
+void OptimizerQueue::finish_piece(Step& step, int piece) {
+  const auto index = static_cast<std::size_t>(piece);
+  FERRY_ASSERT(versions_[index] == step.step);
+  backend_.publish(&versions_[index]);
+  const int n_parts = !in_table(piece) ? 1 : step.next ? 3 : 2;
+  if (++parts_done_[index] < n_parts) return;
+  parts_done_[index] = 0;
   ++versions_[index];
 }
 
@@ -297,6 +324,18 @@ void OptimizerQueue::wait_for(int piece, std::int64_t version) {
   if (!updated_[index]) return;
   wait_until({.what = "wait for AdamW", .piece = piece}, [&] { return versions_[index] >= version; });
   FERRY_ASSERT(is_at(piece, version));
+}
+
+void OptimizerQueue::wait_for_rows(const BatchRows& rows, std::int64_t version) {
+  if (!updated_[static_cast<std::size_t>(first_table_piece_)]) return;
+  if (&rows == named_.get()) {
+    wait_until({"wait for AdamW of the batch's rows"}, [&] { return early_version_ >= version; });
+    backend_.observe(&early_version_);
+    return;
+  }
+  for (int id = first_table_piece_; id < end_table_piece_; ++id) {
+    if (!rows_within(rows.distinct(), updates_.rows_of(pieces_.piece(id))).empty()) wait_for(id, version);
+  }
 }
 
 void OptimizerQueue::wait_for_all(std::int64_t version) {

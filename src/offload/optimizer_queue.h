@@ -13,6 +13,7 @@
 #include <queue>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "backend/backend.h"
@@ -40,12 +41,13 @@ struct StepVerdict {
 /// Where AdamW stands: version v of a piece means that it has seen v steps.
 ///
 /// Two threads of its own: the watcher synchronises on the events in order of submission; the runner updates, among
-/// the pieces that have arrived, those of the earliest step first, then the rows that the batch reads, then the lowest
-/// in the flat space, since the next forward pass reads them in that order. Without clipping updates are eager; with
-/// clipping they are held until the step's last gradient has arrived and the norm is known.
+/// what has arrived, the earliest step first, and in a step what the next forward pass reads soonest: see Part. Without
+/// clipping updates are eager; with clipping they are held until the step's last gradient has arrived and the norm is
+/// known.
 ///
-/// A piece of the embedding table is updated in two parts: the rows that the batch reads wait for the gradient of the
-/// input, all others do not. begin_step, the submissions and the waits are called by the launching thread.
+/// A piece of the embedding table is updated in parts: the rows that the batch reads wait for the gradient of the
+/// input, all others do not; of these, the rows of the next batch, if it is known, come first. begin_step, the
+/// submissions and the waits are called by the launching thread.
 ///
 /// A loss or gradient that is not finite stops an eager queue: the next wait throws Error{kDevice} with its name. With
 /// clipping the step is skipped: every version goes on, no weight changes, and AdamW does not count it.
@@ -61,9 +63,10 @@ class OptimizerQueue {
 
   bool deferred() const { return options_.grad_clip > 0; }
 
-  /// Submissions from now on belong to `step`, the pieces' next version is step + 1. Returns the scalars of an eager
-  /// step.
-  StepScalars begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows);
+  /// Submissions from now on belong to `step`, the pieces' next version is step + 1. `next` are the rows that the next
+  /// batch will read; null where it is not known. Returns the scalars of an eager step.
+  StepScalars begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows,
+                         std::shared_ptr<const BatchRows> next);
   /// `values` are in host memory once `arrived` is reached: the loss, or sums of squares of `what`'s gradient.
   void submit_loss(std::span<const float> values, EventRef arrived);
   void submit_norms(std::string what, std::span<const float> values, EventRef arrived);
@@ -78,6 +81,9 @@ class OptimizerQueue {
   bool is_at(int piece, std::int64_t version);
   /// Blocks until the piece has that version. Rethrows what failed on the queue's threads.
   void wait_for(int piece, std::int64_t version);
+  /// Blocks until those rows of the embedding table have that version: rows that the step before named as the next ones
+  /// as soon as they are updated, others with their pieces.
+  void wait_for_rows(const BatchRows& rows, std::int64_t version);
   /// Blocks until all pieces have that version.
   void wait_for_all(std::int64_t version);
   /// Blocks until all of the step's gradients have arrived. `step` is one of the last kHistory.
@@ -97,10 +103,14 @@ class OptimizerQueue {
     double lr = 0;
     StepScalars scalars;
     std::shared_ptr<const BatchRows> rows;
-    RowGradients row_gradients;  // set by the watcher before the runner sees it
-    double squares = 0;          // guarded by mutex_
-    std::string not_finite;      // guarded by mutex_; the first loss or gradient that is not
-    std::vector<int> held;       // guarded by mutex_; pieces that have arrived
+    std::shared_ptr<const BatchRows> next;  // may be null
+    std::vector<std::int32_t> early;        // rows of `next` that are not in `rows`
+    std::vector<std::int32_t> either;       // rows of both
+    int early_parts = 0;                    // guarded by mutex_: left to do before the rows of `next` are up to date
+    RowGradients row_gradients;             // set by the watcher before the runner sees it
+    double squares = 0;                     // guarded by mutex_
+    std::string not_finite;                 // guarded by mutex_; the first loss or gradient that is not
+    std::vector<int> held;                  // guarded by mutex_; pieces that have arrived
   };
   using StepRef = std::shared_ptr<Step>;
   static constexpr int kAllElse = -1;  // in place of a piece: the loss, norms, the rows of the batch
@@ -114,14 +124,23 @@ class OptimizerQueue {
     std::span<const float> values;
     RowGradients row_gradients;
   };
+  /// What is updated at once, soonest needed first.
+  enum class Part {
+    kRows,       // the rows that the batch reads
+    kEarlyRows,  // of a piece of the table: the rows of the next batch; all that the batch does not read if none is
+                 // known
+    kPiece,      // of all other segments
+    kOtherRows,  // of a piece of the table: what neither batch reads
+  };
   struct Update {
+    Part part = Part::kPiece;
     int piece = kAllElse;
     StepRef step;
+
+    auto rank() const { return std::tuple(step->step, part, piece); }
   };
   struct Later {
-    bool operator()(const Update& a, const Update& b) const {
-      return a.step->step != b.step->step ? a.step->step > b.step->step : a.piece > b.piece;
-    }
+    bool operator()(const Update& a, const Update& b) const { return a.rank() > b.rank(); }
   };
   struct Record {
     double busy_ms = 0;
@@ -139,7 +158,9 @@ class OptimizerQueue {
   [[noreturn]] static void throw_not_finite(const Step& step);
   template <class Ready>
   void wait_until(SpanName name, Ready&& ready);
-  void advance(int piece, std::int64_t step);  // mutex_ is held
+  void make_ready(const StepRef& step, int piece);     // mutex_ is held
+  void finish_part(Step& step, Part part, int piece);  // mutex_ is held
+  void finish_piece(Step& step, int piece);            // mutex_ is held
   void fail(std::exception_ptr failure);
   void push(Arrival arrival);
   Arrival make_arrival(Kind kind, EventRef arrived) const;
@@ -160,14 +181,16 @@ class OptimizerQueue {
   std::vector<bool> updated_;                 // by piece: its versions are counted here
   std::vector<char> submitted_, ready_keys_;  // addresses alone: one for each piece and one for all else
   StepRef step_;                              // launching thread only
+  std::shared_ptr<const BatchRows> named_;    // launching thread only: `next` of the step before
   double waited_ms_ = 0;                      // launching thread only
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Arrival> arriving_;                                    // guarded by mutex_
-  std::priority_queue<Update, std::vector<Update>, Later> ready_;   // guarded by mutex_
-  std::vector<std::int64_t> versions_;                              // guarded by mutex_
-  std::vector<bool> half_;                                          // guarded by mutex_: one of two parts is done
+  std::deque<Arrival> arriving_;                                   // guarded by mutex_
+  std::priority_queue<Update, std::vector<Update>, Later> ready_;  // guarded by mutex_
+  std::vector<std::int64_t> versions_;                             // guarded by mutex_
+  std::vector<int> parts_done_;                                    // guarded by mutex_: of a table piece's next version
+  std::int64_t early_version_ = 0;                                 // guarded by mutex_: of the rows named as the next
   std::array<Record, static_cast<std::size_t>(kHistory)> records_;  // guarded by mutex_
   std::int64_t applied_steps_ = 0;                                  // guarded by mutex_
   std::exception_ptr failure_;                                      // guarded by mutex_

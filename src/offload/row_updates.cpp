@@ -65,24 +65,34 @@ std::span<const std::int32_t> BatchRows::positions(std::size_t k) const {
   return std::span(order_).subspan(starts_[k], starts_[k + 1] - starts_[k]);
 }
 
-BatchRows::Range BatchRows::within(std::int64_t first_row, std::int64_t end_row) const {
-  const auto first = std::ranges::lower_bound(distinct_, first_row);
-  const auto last = std::lower_bound(first, distinct_.end(), end_row);
-  return {static_cast<std::size_t>(first - distinct_.begin()), static_cast<std::size_t>(last - distinct_.begin())};
+std::span<const std::int32_t> rows_within(std::span<const std::int32_t> rows, RowRun range) {
+  const auto first = std::ranges::lower_bound(rows, range.first);
+  return {first, std::lower_bound(first, rows.end(), range.end())};
 }
 
-std::vector<RowRun> other_rows(const BatchRows& rows, std::int64_t first_row, std::int64_t end_row, std::int64_t most) {
+std::vector<RowRun> runs_of(std::span<const std::int32_t> rows, RowRun range, std::int64_t most) {
+  std::vector<RowRun> runs;
+  for (const std::int32_t row : rows_within(rows, range)) {
+    if (!runs.empty() && runs.back().end() == row && runs.back().count < most) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({row, 1});
+    }
+  }
+  return runs;
+}
+
+std::vector<RowRun> runs_between(std::span<const std::int32_t> rows, RowRun range, std::int64_t most) {
   std::vector<RowRun> runs;
   const auto add = [&](std::int64_t first, std::int64_t end) {
     for (; first < end; first += most) runs.push_back({first, std::min(most, end - first)});
   };
-  const auto [begin, end] = rows.within(first_row, end_row);
-  std::int64_t next = first_row;
-  for (std::size_t k = begin; k < end; ++k) {
-    add(next, rows.distinct()[k]);
-    next = rows.distinct()[k] + 1;
+  std::int64_t next = range.first;
+  for (const std::int32_t row : rows_within(rows, range)) {
+    add(next, row);
+    next = row + 1;
   }
-  add(next, end_row);
+  add(next, range.end());
   return runs;
 }
 

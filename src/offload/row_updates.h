@@ -21,12 +21,6 @@ class BatchRows {
   std::span<const std::int32_t> distinct() const { return distinct_; }  // ascending
   /// Positions of the k-th distinct row, ascending.
   std::span<const std::int32_t> positions(std::size_t k) const;
-  /// Indices [first, last) into distinct() of the rows in [first_row, end_row).
-  struct Range {
-    std::size_t first = 0;
-    std::size_t last = 0;
-  };
-  Range within(std::int64_t first_row, std::int64_t end_row) const;
 
  private:
   std::vector<std::int32_t> order_;
@@ -34,12 +28,18 @@ class BatchRows {
   std::vector<std::size_t> starts_;  // of each distinct row's positions in order_, and the end
 };
 
-/// Runs of rows of [first_row, end_row) that the batch does not read, each no longer than `most`.
+/// Neighbouring rows.
 struct RowRun {
   std::int64_t first = 0;
   std::int64_t count = 0;
+
+  std::int64_t end() const { return first + count; }
 };
-std::vector<RowRun> other_rows(const BatchRows& rows, std::int64_t first_row, std::int64_t end_row, std::int64_t most);
+/// Those of `rows`, ascending, that lie in `range`.
+std::span<const std::int32_t> rows_within(std::span<const std::int32_t> rows, RowRun range);
+/// `range` with or without `rows`, which ascend, in runs no longer than `most`.
+std::vector<RowRun> runs_of(std::span<const std::int32_t> rows, RowRun range, std::int64_t most);
+std::vector<RowRun> runs_between(std::span<const std::int32_t> rows, RowRun range, std::int64_t most);
 
 /// Where the gradients of a batch's rows are gathered: row k is at data + k * stride elements, or, where the rows are
 /// those of a whole table, at data + distinct[k] * stride.

@@ -66,10 +66,13 @@ StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const Ste
   const Stopwatch watch;
   double last_end_s = 0;
   const std::int64_t measured = options.untimed_steps + options.steps;
-  std::int64_t previous = engine.train_step(batches[0], options.lr);
+  const auto launch = [&](std::int64_t step) {
+    const auto batch = [&](std::int64_t i) { return batches.begin() + i % kBatches; };
+    return engine.train_step(*batch(step), options.lr, &*batch(step + 1));
+  };
+  std::int64_t previous = launch(0);
   for (std::int64_t step = 0; step < measured; ++step) {
-    const auto next = batches.begin() + (step + 1) % kBatches;
-    const std::int64_t launched = engine.train_step(*next, options.lr);
+    const std::int64_t launched = launch(step + 1);
     engine.loss(previous);
     const StepStats of_step = engine.stats(previous);
     const double end_s = watch.seconds();
@@ -100,9 +103,9 @@ StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const Ste
 std::vector<TimelineSpan> trace_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
   const Batch batch = random_batch(config, options, 0);
   engine.start_trace(kTraceSteps);
-  std::int64_t previous = engine.train_step(batch, options.lr);
+  std::int64_t previous = engine.train_step(batch, options.lr, &batch);
   for (std::int64_t step = 1; step < kTraceSteps; ++step) {
-    const std::int64_t launched = engine.train_step(batch, options.lr);
+    const std::int64_t launched = engine.train_step(batch, options.lr, &batch);
     engine.loss(previous);
     previous = launched;
   }

@@ -72,11 +72,10 @@ TrainResult Trainer::result() const {
 }
 
 void Trainer::train(const StopFn& stop) {
-  Batch batch;
   while (!error_ && !interrupted_ && n_launched_ < steps_) {
     interrupted_ = stop();
     if (interrupted_) return;
-    step(batch);
+    step();
     if (!error_ && evaluation_due()) evaluate(stop);
   }
 }
@@ -100,13 +99,22 @@ void Trainer::write(const Metrics& metrics) {
   });
 }
 
-void Trainer::step(Batch& batch) {
-  parts_.train_data.next(batch);
+const Batch* Trainer::peek_next() {
+  try {
+    parts_.train_data.peek(next_batch_);
+    return &next_batch_;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kIo) throw;
+    return nullptr;
+  }
+}
+
+void Trainer::step() {
+  parts_.train_data.next(batch_);
   const double lr = learning_rate(options_.schedule, n_launched_);
   start_trace_if_due();
-  const std::int64_t number = parts_.engine.train_step(batch, lr);
-  batch_size_ = batch.batch_size;
-  unread_.push_back({.number = number, .lr = lr, .n_tokens = batch.n_valid_targets});
+  const std::int64_t number = parts_.engine.train_step(batch_, lr, peek_next());
+  unread_.push_back({.number = number, .lr = lr, .n_tokens = batch_.n_valid_targets});
   ++n_launched_;
   if (n_launched_ > 1) {
     read_losses(1);
@@ -149,7 +157,7 @@ void Trainer::log_step(const LaunchedStep& launched, double loss, const StepStat
   state.tokens_per_s = rate.tokens_per_s;
   parts_.progress.log(state);
   const double n_sequences = static_cast<double>(parts_.train_data.sequences().n_sequences());
-  const double n_seen = static_cast<double>(n_read_) * static_cast<double>(batch_size_);
+  const double n_seen = static_cast<double>(n_read_) * static_cast<double>(batch_.batch_size);
   write(TrainMetrics{.step = n_read_,
                      .epoch = n_seen / n_sequences,
                      .loss = loss,

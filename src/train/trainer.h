@@ -81,7 +81,9 @@ class Trainer {
   void train(const StopFn& stop);
   /// Keeps an Error{kIo} of `work` in error_.
   void attempt(const std::function<void()>& work);
-  void step(Batch& batch);
+  void step();
+  /// The batch after the current one; null where it cannot be read, which its own step reports.
+  const Batch* peek_next();
   /// Reads losses until at most `n_unread` launched steps are left unread.
   void read_losses(std::size_t n_unread);
   void report(const LaunchedStep& launched);
@@ -107,7 +109,8 @@ class Trainer {
 
   bool interrupted_ = false;
   std::exception_ptr error_;  // the first
-  std::int64_t batch_size_ = 0;
+  Batch batch_;
+  Batch next_batch_;
   std::deque<LaunchedStep> unread_;
   std::int64_t n_launched_ = 0;
   std::int64_t n_read_ = 0;

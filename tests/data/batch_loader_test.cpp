@@ -64,6 +64,18 @@ TEST_CASE("a batch has its rows in order, with targets and their count") {
   CHECK(batch.n_valid_targets == 5);
 }
 
+TEST_CASE("a peek shows the next batch and leaves the cursor") {
+  const NumberedSequences data;
+  BatchLoader loader = data.loader(4, SequenceOrder::kShuffled);
+  for (int i = 0; i < 5; ++i) {
+    const DataCursor cursor = loader.cursor();
+    Batch peeked;
+    loader.peek(peeked);
+    CHECK(loader.cursor() == cursor);
+    CHECK(peeked.inputs == next_inputs(loader));
+  }
+}
+
 TEST_CASE("a batch of masked tokens alone has no valid target") {
   const TemporaryFolder folder;
   write_file(folder / "a.txt", "ab");

@@ -37,7 +37,9 @@ struct QueueFixture {
         gradient(flat, 1.0F),
         row_gradients(61 * 24, 7.0F),
         arrays(table, host_layout(table)),
-        options{.adamw = {.beta1 = 0, .beta2 = 0.5, .eps = 1e-8, .weight_decay = 0}, .grad_clip = grad_clip} {
+        options{.adamw = {.beta1 = 0, .beta2 = 0.5, .eps = 1e-8, .weight_decay = 0},
+                .grad_clip = grad_clip,
+                .timeline = &timeline} {
     arrays.bind(ParameterArray::kWeight, Home::kHost, weight.data());
     arrays.bind(ParameterArray::kFirstMoment, Home::kHost, m.data());
     arrays.bind(ParameterArray::kSecondMoment, Home::kHost, v.data());
@@ -45,10 +47,11 @@ struct QueueFixture {
     backend->record(done.get(), stream.get());
   }
 
-  void begin(std::int64_t step, const std::vector<std::int32_t>& ids = {60, 3, 60}) {
+  void begin(std::int64_t step, const std::vector<std::int32_t>& ids = {60, 3, 60},
+             std::shared_ptr<const BatchRows> next = nullptr) {
     rows = std::make_shared<const BatchRows>(ids);
     d_x.assign(ids.size() * 24, 0.5F);
-    queue.begin_step(step, 0.01, rows);
+    queue.begin_step(step, 0.01, rows, std::move(next));
   }
   int first_of_layer(std::int64_t layer) const { return pieces.first_of(table.layer_segment(layer)); }
   /// The gradient of the embedding's rows, the last that a step submits.
@@ -78,6 +81,7 @@ struct QueueFixture {
   std::unique_ptr<Stream> stream = backend->create_stream("test");
   std::unique_ptr<Event> done = backend->create_event();
   ThreadPool pool{1};
+  Timeline timeline{*backend, table, pieces};
   OptimizerQueue queue{*backend, table, pieces, arrays, options, pool};
 };
 
@@ -155,6 +159,58 @@ TEST_CASE("rows that the batch does not read are updated without the rows' gradi
   f.submit_rows();
   f.queue.wait_for(3, 1);
   CHECK(f.m[3 * 24] == (tied ? 1.5F : 0.5F));
+}
+
+TEST_CASE("rows of the next batch are updated first, the rest of the table last") {
+  const bool tied = GENERATE(true, false);
+  QueueFixture f(tied, 200, 1e6);
+  f.timeline.start(0, 1, f.stream.get());
+  f.begin(0, {60, 3, 60}, std::make_shared<const BatchRows>(std::vector<std::int32_t>{5, 3}));
+  f.submit_all();
+  f.queue.wait_for_all(1);
+  std::vector<int> ranks;
+  for (const TimelineSpan& span : f.timeline.take()) {
+    if (span.lane != Lane::kOptimizer) continue;
+    const bool of_next = span.name.starts_with("AdamW of the next batch's rows");
+    const bool of_table = span.name.find(tied ? "head chunk" : "embedding") != std::string::npos;
+    ranks.push_back(span.name == "AdamW of the batch's rows" ? 0 : of_next ? 1 : of_table ? 3 : 2);
+  }
+  CHECK(std::ranges::is_sorted(ranks));
+  CHECK(std::ranges::count(ranks, 1) == f.first_of_layer(0));
+  CHECK(std::ranges::count(ranks, 3) == f.first_of_layer(0));
+}
+
+TEST_CASE("rows that were named as the next ones, and others, are up to date after the wait for them") {
+  const bool tied = GENERATE(true, false);
+  const double grad_clip = GENERATE(0.0, 1e6);
+  QueueFixture f(tied, 24, grad_clip);
+  const auto next = std::make_shared<const BatchRows>(std::vector<std::int32_t>{5, 3});
+  f.begin(0, {60, 3, 60}, next);
+  f.submit_all();
+  SECTION("named") {
+    f.queue.begin_step(1, 0.01, next, nullptr);
+    f.queue.wait_for_rows(*next, 1);
+  }
+  SECTION("others") {
+    const auto other = std::make_shared<const BatchRows>(std::vector<std::int32_t>{3, 5});
+    f.queue.begin_step(1, 0.01, other, nullptr);
+    f.queue.wait_for_rows(*other, 1);
+    CHECK(f.queue.is_at(5, 1));
+  }
+  CHECK(f.m[5 * 24] == (tied ? 1.0F : 0.0F));
+  CHECK(f.m[3 * 24] == (tied ? 1.5F : 0.5F));
+  CHECK(f.v[5 * 24] == (tied ? 0.5F : 0.0F));
+}
+
+TEST_CASE("a row of both batches is updated once") {
+  QueueFixture f(true, 200);
+  f.begin(0, {60, 3, 60}, std::make_shared<const BatchRows>(std::vector<std::int32_t>{60, 2}));
+  f.submit_all();
+  f.queue.wait_for_all(1);
+  CHECK(f.m[60 * 24] == 2.0F);
+  CHECK(f.v[60 * 24] == 0.5F * 2.0F * 2.0F);
+  CHECK(f.v[2 * 24] == 0.5F);
+  CHECK(f.v[4 * 24] == 0.5F);
 }
 
 TEST_CASE("all pieces over several steps reach the last version") {

@@ -114,6 +114,7 @@ std::vector<ScriptStep> random_script(Draw& draw, const EngineOptions& options) 
     next.read_stats = draw.one_in(3);
     next.evaluate = draw.one_in(3);
     if (draw.one_in(4)) next.logits_after = draw.range(1, options.seq_len);
+    next.next = static_cast<NextBatch>(draw.range(0, 2));
     script.push_back(next);
   }
   return script;
@@ -167,9 +168,11 @@ std::string RandomConfig::describe() const {
                   model.tie_word_embeddings ? "tied" : "untied");
   text += name_of(options);
   for (const ScriptStep& step : script) {
-    text += fmt::format("; {} x {}{}{}{}{}", step.batch_size, step.seq_len, step.read_loss ? " loss" : "",
-                        step.read_stats ? " stats" : "", step.evaluate ? " evaluate" : "",
-                        step.logits_after > 0 ? fmt::format(" logits after {}", step.logits_after) : "");
+    constexpr std::array kNext = {"", " next known", " next wrong"};
+    text +=
+        fmt::format("; {} x {}{}{}{}{}{}", step.batch_size, step.seq_len, kNext.at(static_cast<std::size_t>(step.next)),
+                    step.read_loss ? " loss" : "", step.read_stats ? " stats" : "", step.evaluate ? " evaluate" : "",
+                    step.logits_after > 0 ? fmt::format(" logits after {}", step.logits_after) : "");
   }
   return text;
 }

@@ -11,10 +11,14 @@
 
 namespace ferry::test {
 
+/// What a step is told of the batch after it.
+enum class NextBatch { kUnknown, kKnown, kWrong };
+
 /// One training step, and what comes between it and the next.
 struct ScriptStep {
   std::int64_t batch_size = 1;
   std::int64_t seq_len = 1;
+  NextBatch next = NextBatch::kUnknown;
   bool read_loss = false;
   bool read_stats = false;
   bool evaluate = false;

@@ -2,6 +2,7 @@
 // Steps follow each other as closely as the script allows; all that is left is read at the end.
 #include "offload/random_run.h"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double kLr = 1e-2;
 constexpr std::uint64_t kWeightSeed = 7;
-constexpr std::uint64_t kEvaluated = 99;  // stands for a step in random_batch
+constexpr std::uint64_t kEvaluated = 99;  // stands for a step in random_batch: none of the script's
 
 template <class T>
 std::vector<std::byte> bytes_of(std::span<const T> values) {
@@ -43,7 +44,7 @@ class ScriptRun {
   RunResult run() {
     result_.fault += memory_fault(engine_, backend_);
     engine_.initialize(kWeightSeed);
-    for (const ScriptStep& step : config_.script) train(step);
+    for (std::size_t i = 0; i < config_.script.size(); ++i) train(i);
     for (std::int64_t step = 0; step < n_steps_; ++step) read_step(step);
     read_arrays();
     result_.fault += memory_fault(engine_, backend_);
@@ -51,10 +52,16 @@ class ScriptRun {
   }
 
  private:
-  void train(const ScriptStep& script) {
-    const auto seed = static_cast<std::uint64_t>(n_steps_);
-    const Batch batch = random_batch(config_.model, script.batch_size, script.seq_len, seed);
-    const std::int64_t step = engine_.train_step(batch, kLr);
+  Batch batch_of(const ScriptStep& script, std::size_t seed) const {
+    return random_batch(config_.model, script.batch_size, script.seq_len, seed);
+  }
+
+  void train(std::size_t index) {
+    const ScriptStep& script = config_.script[index];
+    const Batch batch = batch_of(script, index);
+    const ScriptStep& after = config_.script[std::min(index + 1, config_.script.size() - 1)];
+    const Batch next = batch_of(after, script.next == NextBatch::kKnown ? index + 1 : kEvaluated);
+    const std::int64_t step = engine_.train_step(batch, kLr, script.next == NextBatch::kUnknown ? nullptr : &next);
     expected_.push_back(expected_bytes(engine_.parameters(), config_.model, options_, batch, pass_since_step_));
     pass_since_step_ = script.evaluate || script.logits_after > 0;
     ++n_steps_;
