@@ -57,6 +57,7 @@ struct Capabilities {
   std::string name;         // "cpu", "cuda"
   std::string description;  // "Intel Xeon, avx512, 2 threads"
   bool is_device = false;   // false: device memory is host memory too
+  int numa_node = -1;       // of the host, next to the device; -1 = not known
 };
 
 /// Memory that an op may use while it runs; contents are undefined before and after.

@@ -4,29 +4,49 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
-#include <fstream>
-#include <string>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ferry {
+namespace {
+
+// Pieces of AdamW follow each other within tens of microseconds while the optimizer is behind; longer gaps mean that it
+// waits for gradients.
+constexpr std::chrono::microseconds kLookOut{200};
+constexpr int kPauses = 32;  // between two looks at the clock
+
+/// Where the system refuses, the thread runs anywhere.
+void bind_this_thread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) log::debug("a thread could not be bound to CPU {}", cpu);
+}
+
+}  // namespace
 
 struct ThreadPool::Loop {
   std::int64_t count = 0;
   const std::function<void(std::int64_t)>* fn = nullptr;
   std::atomic<std::int64_t> next{0};
-  int n_inside = 0;  // guarded by the pool's mutex_
+  std::atomic<int> n_inside{0};  // written under the pool's mutex_
   std::mutex failure_mutex;
   std::exception_ptr failure;  // guarded by failure_mutex
   std::condition_variable left;
 };
 
-ThreadPool::ThreadPool(int n_threads) {
+ThreadPool::ThreadPool(const PoolPlacement& placement) : bound_(!placement.cpus.empty()) {
+  const int n_threads = placement.n_threads;
   FERRY_CHECK(n_threads >= 1, kConfig, "threads is {}: expected 1 or more", n_threads);
-  for (int i = 1; i < n_threads; ++i) threads_.emplace_back([this](std::stop_token stop) { work(stop); });
+  FERRY_ASSERT(!bound_ || static_cast<int>(placement.cpus.size()) == n_threads - 1);
+  for (int i = 1; i < n_threads; ++i) {
+    const int cpu = bound_ ? placement.cpus[static_cast<std::size_t>(i) - 1] : -1;
+    threads_.emplace_back([this, cpu](std::stop_token stop) { work(stop, cpu); });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -45,10 +65,25 @@ void ThreadPool::run(Loop& loop) {
   }
 }
 
-void ThreadPool::work(std::stop_token stop) {
+template <class Ready>
+void ThreadPool::look_out(Ready&& ready) const {
+  if (!bound_) return;
+  const auto end = std::chrono::steady_clock::now() + kLookOut;
+  while (!ready() && std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+  }
+}
+
+void ThreadPool::work(std::stop_token stop, int cpu) {
+  if (cpu >= 0) bind_this_thread(cpu);
   std::uint64_t seen = 0;
   std::unique_lock lock(mutex_);
-  while (wake_.wait(lock, stop, [&] { return loop_ != nullptr && n_loops_ != seen; })) {
+  const auto has_work = [&] { return loop_ != nullptr && n_loops_ != seen; };
+  while (true) {
+    lock.unlock();
+    look_out([&] { return n_loops_ != seen || stop.stop_requested(); });
+    lock.lock();
+    if (!wake_.wait(lock, stop, has_work)) return;
     seen = n_loops_;
     Loop& loop = *loop_;
     ++loop.n_inside;
@@ -80,33 +115,14 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
   {
     std::unique_lock lock(mutex_);
     loop_ = nullptr;
+    lock.unlock();
+    look_out([&] { return loop.n_inside == 0; });
+    lock.lock();
     loop.left.wait(lock, [&] { return loop.n_inside == 0; });
     ++n_ended_;
   }
   turn_.notify_all();
   if (loop.failure) std::rethrow_exception(loop.failure);
-}
-
-namespace {
-
-/// The cgroup v2 quota in whole threads, rounded up; 0 when there is none.
-int cgroup_threads() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return std::max(1, static_cast<int>((std::stod(quota) + period - 1) / period));
-}
-
-}  // namespace
-
-int available_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int count = 1;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) count = std::max(1, CPU_COUNT(&set));
-  const int quota = cgroup_threads();
-  return quota > 0 ? std::min(count, quota) : count;
 }
 
 }  // namespace ferry

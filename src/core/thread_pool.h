@@ -2,12 +2,15 @@
 // A fixed set of threads that share out the indices of one loop at a time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "core/cpu_topology.h"
 
 namespace ferry {
 
@@ -17,7 +20,10 @@ namespace ferry {
 class ThreadPool {
  public:
   /// `n_threads` >= 1.
-  explicit ThreadPool(int n_threads);
+  explicit ThreadPool(int n_threads) : ThreadPool(PoolPlacement{.n_threads = n_threads, .cpus = {}}) {}
+  /// Threads with a CPU each of their own look out for the next loop for a moment before they sleep: waking them for
+  /// each of many short loops would cost more.
+  explicit ThreadPool(const PoolPlacement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -30,20 +36,22 @@ class ThreadPool {
 
  private:
   struct Loop;
-  void work(std::stop_token stop);
+  void work(std::stop_token stop, int cpu);
   static void run(Loop& loop);
+  /// Returns early unless the threads are bound.
+  template <class Ready>
+  void look_out(Ready&& ready) const;
+
+  const bool bound_;
 
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::condition_variable turn_;
-  Loop* loop_ = nullptr;       // guarded by mutex_
-  std::uint64_t n_loops_ = 0;  // guarded by mutex_
-  std::uint64_t n_asked_ = 0;  // guarded by mutex_: loops that have come
-  std::uint64_t n_ended_ = 0;  // guarded by mutex_: loops that are over
+  Loop* loop_ = nullptr;                    // guarded by mutex_
+  std::atomic<std::uint64_t> n_loops_ = 0;  // written under mutex_
+  std::uint64_t n_asked_ = 0;               // guarded by mutex_: loops that have come
+  std::uint64_t n_ended_ = 0;               // guarded by mutex_: loops that are over
   std::vector<std::jthread> threads_;
 };
-
-/// Threads this process may use: the affinity mask, bounded by the cgroup's CPU quota. At least 1.
-int available_threads();
 
 }  // namespace ferry

@@ -144,6 +144,7 @@ void Engine::start_trace(std::int64_t n_steps) { impl_->start_trace(n_steps); }
 std::vector<TimelineSpan> Engine::take_trace() { return impl_->take_trace(); }
 double Engine::evaluate(const Batch& batch) { return impl_->evaluate(batch); }
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) { return impl_->next_logits(ids); }
+const PoolPlacement& Engine::pool_placement() const { return impl_->pool_placement(); }
 std::vector<MemoryLine> Engine::device_memory() const { return impl_->device_memory(); }
 std::vector<MemoryLine> Engine::host_memory() const { return impl_->host_memory(); }
 

@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "config/model_config.h"
+#include "core/cpu_topology.h"
 #include "data/batch_loader.h"
 #include "model/llama.h"
 #include "model/parameter_table.h"
@@ -76,7 +77,7 @@ struct EngineOptions {
   std::int64_t resident_layers = 0;        // the first ones keep their weights on the device between fetches
   std::int64_t resident_state_layers = 0;  // the first ones live on the device, AdamW too
   std::int64_t vocab_chunk = 0;            // rows; 0 = chosen by the plan
-  int threads = 0;                         // of the AdamW pool; 0 = all that are available
+  int threads = 0;                         // of the AdamW pool; 0 = as place_pool() finds best
   bool poison = kPoisonByDefault;          // what is no longer needed becomes NaN
   /// Size of the pieces in which segments travel and are updated. 16 MiB copies run at 50 of PCIe Gen5's 55 GB/s, and
   /// whole layers instead cost 10 % of a 1B step (H200, PCIe Gen5 x16).
@@ -155,6 +156,8 @@ class Engine {
   /// (V)
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
 
+  /// Of the threads that run AdamW.
+  const PoolPlacement& pool_placement() const;
   /// Device memory at the peak, and host memory, by purpose. The device lines add up to backend.device_bytes().
   std::vector<MemoryLine> device_memory() const;
   std::vector<MemoryLine> host_memory() const;

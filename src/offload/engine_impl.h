@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/cpu_topology.h"
 #include "core/thread_pool.h"
 #include "offload/engine.h"
 #include "offload/gradient_norms.h"
@@ -45,6 +46,7 @@ class Engine::Impl {
   void start_trace(std::int64_t n_steps);
   std::vector<TimelineSpan> take_trace();
   const ParameterTable& parameters() const { return parameters_; }
+  const PoolPlacement& pool_placement() const { return pool_placement_; }
   std::vector<MemoryLine> device_memory() const { return plan_.device.memory.peak_lines(); }
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
@@ -110,6 +112,7 @@ class Engine::Impl {
   const std::int64_t host_piece_elems_;
 
   Streams streams_;
+  const PoolPlacement pool_placement_;
   ThreadPool pool_;
   std::optional<WeightSlots> weights_;
   std::optional<ResidualStore> residuals_;

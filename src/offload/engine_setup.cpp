@@ -3,11 +3,6 @@
 #include "offload/engine_impl.h"
 
 namespace ferry {
-namespace {
-
-int threads_or_all(int threads) { return threads > 0 ? threads : available_threads(); }
-
-}  // namespace
 
 Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOptions& options)
     : backend_(backend),
@@ -15,7 +10,8 @@ Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOpti
       pieces_(parameters_, plan_.piece_elems()),
       host_piece_elems_(plan_.piece_elems()),
       streams_(backend, options.poison, parameters_, pieces_),
-      pool_(threads_or_all(options.threads)) {
+      pool_placement_(place_pool(options.threads, backend.capabilities().numa_node)),
+      pool_(pool_placement_) {
   arena_ = backend_.allocate_device(plan_.device.memory.arena_bytes(), "the device arena");
   buffers_.bind(arena_.data());
   host_.memory.allocate(backend_, pool_);

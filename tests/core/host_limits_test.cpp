@@ -72,6 +72,28 @@ TEST_CASE("a limit beyond the machine is none") {
   CHECK(system.available() == 8 * kGiB);
 }
 
+TEST_CASE("the CPU quota of a version 2 group or of its parents counts, rounded up") {
+  const System system;
+  CHECK_FALSE(cpu_quota(system.path()).has_value());
+  system.put("proc/self/cgroup", "0::/" + kGroup + "\n");
+  system.put("sys/fs/cgroup/slice/job/cpu.max", "max 100000\n");
+  CHECK_FALSE(cpu_quota(system.path()).has_value());
+  system.put("sys/fs/cgroup/slice/cpu.max", "250000 100000\n");
+  CHECK(cpu_quota(system.path()) == 3);
+  system.put("sys/fs/cgroup/slice/job/cpu.max", "1000 100000\n");
+  CHECK(cpu_quota(system.path()) == 1);
+}
+
+TEST_CASE("the CPU quota of a version 1 group counts, and -1 is none") {
+  const System system;
+  system.put("proc/self/cgroup", "3:cpuset:/x\n4:cpu,cpuacct:/job\n");
+  system.put("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000\n");
+  system.put("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  CHECK(cpu_quota(system.path()) == 4);
+  system.put("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
+  CHECK_FALSE(cpu_quota(system.path()).has_value());
+}
+
 TEST_CASE("this system says something") { CHECK(available_host_bytes().value_or(0) > 0); }
 
 }  // namespace

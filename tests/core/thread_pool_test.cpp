@@ -2,6 +2,8 @@
 // Loops of the thread pool: coverage, concurrency, exceptions, several callers.
 #include "core/thread_pool.h"
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <latch>
@@ -117,4 +119,19 @@ TEST_CASE("a pool without threads is refused") {
   CHECK(thrown([] { ThreadPool(0); }) == "config: threads is 0: expected 1 or more");
 }
 
-TEST_CASE("at least one thread is available") { CHECK(available_threads() >= 1); }
+TEST_CASE("threads that are bound run on their CPUs, and loops long after one another find them") {
+  const int cpu = allowed_cpus().back();
+  ThreadPool pool(PoolPlacement{.n_threads = 3, .cpus = {cpu, cpu}});
+  for (const int pause_ms : {0, 0, 5}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+    std::latch all_inside(3);
+    std::atomic<int> n_bound = 0;
+    pool.parallel_for(3, [&](std::int64_t) {
+      all_inside.arrive_and_wait();
+      cpu_set_t set;
+      sched_getaffinity(0, sizeof(set), &set);
+      if (CPU_COUNT(&set) == 1 && CPU_ISSET(cpu, &set)) ++n_bound;
+    });
+    CHECK(n_bound >= 2);
+  }
+}

@@ -3,9 +3,13 @@
 // after most of them, and what it would say later is less clear.
 #include "backend/cuda/cuda_backend.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -104,6 +108,20 @@ std::string describe_op(const Op& op) {
   return text;
 }
 
+/// As the system says; -1 where it does not.
+int numa_node_of(int device) {
+  std::array<char, 32> bus_id{};  // "0000:3B:00.0"
+  if (cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device) != cudaSuccess) {
+    cudaGetLastError();  // clears it
+    return -1;
+  }
+  std::string folder = bus_id.data();
+  std::ranges::transform(folder, folder.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ifstream file("/sys/bus/pci/devices/" + folder + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const CudaOptions& options, const cudaDeviceProp& properties, int driver_version)
@@ -120,6 +138,7 @@ class CudaBackend final : public Backend {
                     properties.major, properties.minor, static_cast<double>(properties.totalGlobalMem) / kGiB,
                     cuda_version_text(driver_version), cudnn.empty() ? "no cuDNN" : cudnn);
     capabilities_.is_device = true;
+    capabilities_.numa_node = numa_node_of(device_);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
