@@ -89,7 +89,7 @@ TEST_CASE("what is allowed bounds the pool: the affinity mask and the groups' qu
   CHECK(place_pool(machine.query).cpus.empty());
 }
 
-TEST_CASE("a number that is asked for holds; it is bound where cores are left") {
+TEST_CASE("a number that is asked for holds, and is bound where cores are left") {
   Machine machine(16);
   machine.query.n_threads = 6;
   CHECK(place_pool(machine.query).cpus == range(11, 16));

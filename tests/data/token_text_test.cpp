@@ -60,9 +60,9 @@ TEST_CASE("tokens spelled by bytes give these bytes") {
   CHECK(text.bytes_of(2) == "\n");
   CHECK(text.bytes_of(3) == "\xc3");
   CHECK(text.bytes_of(5) == "  ");
-  CHECK(text.bytes_of(6) == "世");     // stands for no bytes
-  CHECK(text.bytes_of(7) == "\x9e");   // U+0140
-  CHECK(text.bytes_of(8) == "\xa0");   // U+0142
+  CHECK(text.bytes_of(6) == "世");    // stands for no bytes
+  CHECK(text.bytes_of(7) == "\x9e");  // U+0140
+  CHECK(text.bytes_of(8) == "\xa0");  // U+0142
   CHECK(text.bytes_of(10) == "[é]");  // an added token
   CHECK(text.decode(Ids{9, 1, 3, 4, 2, 10}) == " h\xc3\xa9\n[é]");
   CHECK_FALSE(text.drops_first_space());
