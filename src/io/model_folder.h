@@ -20,6 +20,9 @@ class ModelFolder {
   /// Throws Error{kIo}.
   explicit ModelFolder(const std::filesystem::path& folder);
 
+  /// The files of weights.
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+
   /// Sorted.
   std::vector<std::string> names() const;
   bool contains(std::string_view name) const { return tensors_.contains(name); }

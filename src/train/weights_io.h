@@ -5,19 +5,14 @@
 #include <filesystem>
 
 #include "config/model_config.h"
-#include "io/model_folder.h"
-#include "model/parameter_table.h"
 #include "offload/engine.h"
+#include "train/stored_weights.h"
 
 namespace ferry {
 
 /// Throws Error{kConfig} naming the first field in which the folder's model computes something else than `wanted`.
 /// `origin` (the folder) begins the message.
 void check_same_model(const std::string& origin, const ModelConfig& wanted, const ModelConfig& found);
-
-/// Every parameter there once with its shape, and no tensor more; lm_head.weight of a tied model must be absent or
-/// equal to the embedding. Throws Error{kIo} naming the tensor.
-void check_tensors(const std::string& origin, const ParameterTable& table, const ModelFolder& folder);
 
 /// Fills all of the engine's weights from `folder` after both checks; nothing is set when one fails.
 /// Throws Error{kConfig | kIo | kDType}; Error{kIo} for a weight that is not finite.

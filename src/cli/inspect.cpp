@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ferry inspect`: what a file or folder holds. Nothing of it is believed; a damaged one ends in a message.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "cli/run_folder.h"
+#include "cli/tensor_table.h"
+#include "cli/text_report.h"
+#include "config/config_file.h"
+#include "config/model_config.h"
+#include "config/option_value.h"
+#include "core/error.h"
+#include "core/human_units.h"
+#include "data/token_shard.h"
+#include "data/token_text.h"
+#include "io/mapped_file.h"
+#include "io/model_folder.h"
+#include "io/printable.h"
+#include "model/parameter_table.h"
+#include "train/stored_weights.h"
+
+namespace ferry {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string size_on_disk(const fs::path& path) {
+  std::error_code failure;
+  const auto bytes = fs::file_size(path, failure);
+  return failure ? "unknown size" : human_bytes(bytes);
+}
+
+std::string describe_rope(const RopeScaling& scaling) {
+  switch (scaling.type) {
+    case RopeScaling::Type::kDefault: return "";
+    case RopeScaling::Type::kLinear: return fmt::format(", scaled linearly by {:g}", scaling.factor);
+    case RopeScaling::Type::kLlama3: break;
+  }
+  return fmt::format(", llama3 scaling by {:g} beyond {} positions (frequency factors {:g} and {:g})", scaling.factor,
+                     scaling.original_max_position_embeddings, scaling.low_freq_factor, scaling.high_freq_factor);
+}
+
+void add_model(TextReport& text, const ModelConfig& model) {
+  const ParameterTable table(model, model.vocab_size);
+  text.add("model", fmt::format("Llama of {} parameters: {} layers of width {}, MLP width {}, {} heads of width {} ({} "
+                                "key/value), vocabulary {}, {} embeddings",
+                                grouped(table.n_parameters()), model.n_layers, model.hidden_size,
+                                model.intermediate_size, model.n_heads, model.head_dim, model.n_kv_heads,
+                                grouped(model.vocab_size), model.tie_word_embeddings ? "tied" : "untied"));
+  text.add("positions", fmt::format("{}, rope theta {:g}{}", grouped(model.max_position_embeddings), model.rope_theta,
+                                    describe_rope(model.rope_scaling)));
+}
+
+void add_tokenizer(TextReport& text, const fs::path& folder) {
+  std::error_code failure;
+  if (!fs::exists(folder / "tokenizer.json", failure)) return;
+  const TokenText tokens = TokenText::load(folder);
+  std::string ends = tokens.bos() ? fmt::format(", BOS {}", *tokens.bos()) : "";
+  for (std::size_t i = 0; i < tokens.eos().size(); ++i) {
+    ends += fmt::format("{} {}", i == 0 ? ", EOS" : " or", tokens.eos()[i]);
+  }
+  text.add("tokenizer", fmt::format("tokenizer.json: ids below {}{}", grouped(tokens.size()), ends));
+}
+
+void add_file(TextReport& text, const SafetensorsFile& file, bool all) {
+  text.add("file", fmt::format("{}: {}, {}", printable_name(file.path().filename().string()), size_on_disk(file.path()),
+                               tensor_summary(file.entries())));
+  for (const auto& [key, value] : file.metadata()) {
+    text.add_line("", printable_name(fmt::format("{} = {}", key, value)));
+  }
+  for (const std::string& line : tensor_table(file.entries(), all)) text.add_line(line, "");  // it needs all columns
+}
+
+void add_token_file(TextReport& text, const fs::path& path) {
+  constexpr std::int64_t kShown = 12;
+  const TokenShard shard({path, TokenFormat::kAuto});
+  text.add("file", fmt::format("{}: {}, {}", printable_name(path.filename().string()), size_on_disk(path),
+                               path.extension() == ".txt" ? "text" : "token shard, version 1"));
+  text.add("tokens", fmt::format("{}, vocabulary {}{}", grouped(shard.size()), grouped(shard.vocab_size()),
+                                 shard.has_mask() ? ", with a mask beside it" : ""));
+  std::vector<std::uint32_t> ids(static_cast<std::size_t>(std::min(kShown, shard.size())));
+  shard.read(0, ids);
+  std::string first;
+  for (const std::uint32_t id : ids) first += fmt::format("{}{}", first.empty() ? "" : " ", id);
+  text.add("first", first + (shard.size() > kShown ? " ..." : ""));
+}
+
+void add_run_config(TextReport& text, const fs::path& path) {
+  RunConfig config;
+  read_config_file(path, config);
+  text.add("config", printable_name(path.filename().string()) + ": these keys differ from their defaults");
+  std::string_view section;
+  for (const Option& option : option_table()) {
+    const OptionValue value = get_option(config, option);
+    if (value == get_option(RunConfig{}, option)) continue;
+    const std::string label = section == option.section ? "" : option.section;
+    section = option.section;
+    text.add(label, printable_name(fmt::format("{} = {}", option.key, to_toml(value))));
+  }
+}
+
+void add_model_folder(TextReport& text, const fs::path& folder, bool all) {
+  text.add("folder", printable_name(folder.string()));
+  add_model(text, load_model_config(folder));
+  add_tokenizer(text, folder);
+  const ModelFolder weights(folder);
+  for (const SafetensorsFile& file : weights.files()) add_file(text, file, all);
+}
+
+bool is_token_shard(const fs::path& path) {
+  constexpr std::string_view kMagic = "FERRYTOK";
+  const MappedFile file(path);
+  return file.bytes().size() >= kMagic.size() && std::memcmp(file.bytes().data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+void add_any_file(TextReport& text, const fs::path& path, bool all) {
+  const std::string extension = path.extension().string();
+  if (extension == ".safetensors") return add_file(text, SafetensorsFile(path), all);
+  if (extension == ".toml") return add_run_config(text, path);
+  if (extension == ".json") return add_model(text, load_model_config(path));
+  FERRY_CHECK(extension == ".txt" || is_token_shard(path), kIo,
+              "'{}' is no .safetensors, .toml, config.json, .txt or token shard (it does not begin with FERRYTOK)",
+              printable_name(path.string()));
+  add_token_file(text, path);
+}
+
+}  // namespace
+
+int run_inspect(const CommandLine& line) {
+  const fs::path path = line.paths.at(0);
+  std::error_code failure;
+  FERRY_CHECK(fs::exists(path, failure), kIo, "'{}' does not exist", printable_name(path.string()));
+  TextReport text;
+  const bool is_folder = fs::is_directory(path, failure);
+  if (is_folder) {
+    add_model_folder(text, find_model_folder(path), line.config.all);
+  } else {
+    add_any_file(text, path, line.config.all);
+  }
+  for (const std::string& each : std::move(text).lines()) fmt::print("{}\n", each);
+  if (is_folder) StoredWeights weights(find_model_folder(path));  // tensors that do not fit config.json end it here
+  return 0;
+}
+
+}  // namespace ferry

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// eval, export and inspect end to end, on a published model.
+#include <filesystem>
+#include <string>
+
+#include "catch.h"
+#include "cli/run_ferry.h"
+
+using namespace ferry::test;
+
+namespace {
+
+const std::string kStories = std::string(FERRY_FIXTURES) + "/stories260k";
+constexpr const char* kText =
+    "One day, a little girl named Mia went to the park with her mom. She saw a big dog and smiled.";
+
+/// With every run of blanks and line breaks as one space: lines are broken where paths are long.
+std::string unbroken(const std::string& text) {
+  std::string result;
+  for (const char byte : text) {
+    const bool blank = byte == ' ' || byte == '\n';
+    if (!blank || !result.ends_with(' ')) result.push_back(blank ? ' ' : byte);
+  }
+  return result;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void check_output(const ferry::TempFolder& place, const std::vector<std::string>& args,
+                  const std::vector<std::string>& parts) {
+  const Outcome outcome = run_ferry(place, args);
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.err.empty());
+  for (const std::string& part : parts) {
+    INFO("missing: " << part);
+    CHECK(contains(unbroken(outcome.out), part));
+  }
+}
+
+void check_refused(const ferry::TempFolder& place, const std::vector<std::string>& args, int code,
+                   const std::string& message) {
+  const Outcome outcome = run_ferry(place, args);
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.exit_code == code);
+  CHECK(outcome.err.starts_with("error: "));
+  CHECK(contains(outcome.err, message));
+}
+
+}  // namespace
+
+TEST_CASE("eval gives the loss that is known of a text, per token and per byte") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  check_output(place, {"eval", kStories, "--val-data", "a.txt", "--backend", "cpu"},
+               {"in f32", "a.txt: 36 tokens, 1 sequences of 35", "0.7112 nats per token, perplexity 2.036",
+                "0.3861 bits per byte", "35 in "});
+  check_output(place, {"eval", kStories, "--val-data", "a.txt", "--backend", "cpu", "--json"},
+               {R"({"kind":"eval",)", R"("dtype":"f32","seq_len":35,"val_loss":0.71119)", R"("val_bytes":93,)"});
+}
+
+TEST_CASE("eval obeys dtype, length, budget and the number of tokens") {
+  const ferry::TempFolder place;
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += std::string(kText) + "\n";
+  place.write("a.txt", text);
+  check_output(place,
+               {"eval", kStories, "--val-data", "a.txt", "--backend", "cpu", "--dtype", "bf16", "--seq-len", "64",
+                "--batch-size", "2", "--eval-tokens", "200", "--gpu-memory", "min"},
+               {"in bf16", "sequences of 64", "256 in "});
+  check_refused(place, {"eval", kStories, "--val-data", "a.txt", "--seq-len", "513"}, 2, "seq_len is 513");
+  check_refused(place, {"eval", kStories, "--val-data", "a.txt", "--backend", "cpu", "--gpu-memory", "1kB"}, 4,
+                "the smallest plan");
+}
+
+TEST_CASE("eval gives the same loss resident and offloaded") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  const auto loss = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"eval", kStories, "--val-data", "a.txt", "--backend", "cpu", "--json"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const std::string out = run_ferry(place, args).out;
+    return out.substr(0, out.find("\"tokens_per_s\""));
+  };
+  const std::string offloaded = loss({"--offload", "all"});
+  CHECK(contains(offloaded, "\"val_loss\":0.7"));
+  CHECK(loss({"--offload", "none"}) == offloaded);
+  CHECK(loss({"--gpu-memory", "64MB"}) == offloaded);
+}
+
+TEST_CASE("eval refuses what it cannot read as the model's tokens") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  place.write("damaged.bin", "FERRYTOK");
+  check_refused(place, {"eval", kStories}, 2, "nothing to evaluate on: set val_data");
+  check_refused(place, {"eval", "--val-data", "a.txt"}, 2, "no model to evaluate");
+  check_refused(place, {"eval", kStories, "--val-data", "damaged.bin"}, 3, "damaged.bin: truncated");
+  check_refused(place, {"eval", kStories, "--val-data", "absent.txt"}, 3, "'absent.txt' does not exist");
+  std::filesystem::create_directory(place.path() / "bare");
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(kStories + "/" + name, place.path() / "bare" / name);
+  }
+  check_refused(place, {"eval", "bare", "--val-data", "a.txt"}, 2, "'a.txt' is text, and the model has no tokenizer");
+}
+
+TEST_CASE("export writes a model that eval reads, and says what it wrote") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  check_output(place, {"export", kStories, "out"},
+               {"260,032 parameters in f32", "1016 KiB in f32, model.safetensors", "copied generation_config.json",
+                "target out, a Hugging Face folder"});
+  check_output(place, {"eval", "out", "--val-data", "a.txt", "--backend", "cpu"}, {"0.7112 nats per token"});
+  check_output(place, {"export", kStories, "out", "--dtype", "bf16"}, {"508 KiB in bf16"});
+  check_output(place, {"inspect", "out"}, {"508 KiB in BF16", "writer = ferry export", "model.layers.0-4, each"});
+  check_refused(place, {"export", kStories}, 2, "usage: ferry export SOURCE TARGET");
+  check_refused(place, {"export", "a.txt", "b"}, 3, "'a.txt' holds no model");
+  check_refused(place, {"export", kStories, "."}, 2, "is not empty and not an earlier export");
+}
+
+TEST_CASE("inspect shows models, files, tokens and configs") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  place.write("run.toml", "[optimizer]\nlr = 1e-2\n[run]\nsteps = 5\n");
+  check_output(place, {"inspect", kStories},
+               {"Llama of 260,032 parameters: 5 layers of width 64", "ids below 512, BOS 1, EOS 2", "format = pt",
+                "47 tensors, 260,032 elements: 1016 KiB"});
+  check_output(place, {"inspect", kStories + "/model.safetensors", "--all"}, {"model.layers.4.mlp.up_proj.weight"});
+  check_output(place, {"inspect", kStories + "/config.json"}, {"positions 512, rope theta 10000"});
+  check_output(place, {"inspect", "a.txt"}, {"tokens 93, vocabulary 256", "first 79 110 101 32"});
+  check_output(place, {"inspect", "run.toml"}, {"optimizer lr = 0.01", "run steps = 5"});
+}
+
+TEST_CASE("inspect ends in a message at what is damaged or unknown") {
+  const ferry::TempFolder place;
+  place.write("a.safetensors", "damaged");
+  place.write("a.bin", "other bytes");
+  place.write("a.json", "{}");
+  place.write("a.toml", "[run]\nstep = 5\n");
+  check_refused(place, {"inspect", "absent"}, 3, "'absent' does not exist");
+  check_refused(place, {"inspect", "a.safetensors"}, 3, "a.safetensors");
+  check_refused(place, {"inspect", "a.bin"}, 3, "does not begin with FERRYTOK");
+  check_refused(place, {"inspect", "a.json"}, 2, "a.json");
+  check_refused(place, {"inspect", "a.toml"}, 2, "step");
+  check_refused(place, {"inspect", "."}, 3, "holds no model");
+  check_refused(place, {"inspect"}, 2, "usage: ferry inspect PATH");
+  std::filesystem::create_directory(place.path() / "other");
+  place.write("other/config.json", R"({"model_type":"llama","vocab_size":512,"hidden_size":64,"intermediate_size":172,
+    "num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"tie_word_embeddings":true})");
+  std::filesystem::copy_file(kStories + "/model.safetensors", place.path() / "other/model.safetensors");
+  check_refused(place, {"inspect", "other"}, 3, "holds the tensor model.layers.4.");
+}
