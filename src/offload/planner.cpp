@@ -182,7 +182,19 @@ class Planner {
     return fits(sizes.device) && (!request_.host_bytes || sizes.host <= *request_.host_bytes);
   }
 
+  /// Without updates only copies of weights are saved: as many layers as fit stay on the device.
+  EngineOptions grow_forward(EngineOptions options) const {
+    if (!free_.resident_state_layers || options.offload == Offload::kNone) return options;
+    while (options.resident_state_layers < config_.n_layers) {
+      const EngineOptions next = with(options, {.state_layers = 1});
+      if (!within(next)) break;
+      options = next;
+    }
+    return options;
+  }
+
   EngineOptions grow(const EngineOptions& base) const {
+    if (!base.training) return grow_forward(base);
     std::vector<Candidate> candidates;
     add_candidates(base, candidates);
     if (free_.residuals && base.residuals == Residuals::kDevice) {

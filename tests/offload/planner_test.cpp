@@ -177,4 +177,24 @@ TEST_CASE("plans that take too much host memory are passed over") {
   CHECK(n_passed_over > 0);
 }
 
+TEST_CASE("a forward pass keeps as many layers on the device as fit") {
+  const Fixture f;
+  const auto layers_with = [&](std::size_t bytes) {
+    PlanRequest request = request_of(Kind::kBytes, bytes);
+    request.options.training = false;
+    const EngineOptions options = f.choose(request).options;
+    CHECK(f.arena(options) <= bytes);
+    CHECK_FALSE(options.training);
+    return options.resident_state_layers;
+  };
+  PlanRequest plain = request_of(Kind::kMin);
+  plain.options.training = false;
+  CHECK(layers_with(f.arena(f.choose(plain).options)) == 0);
+  CHECK(layers_with(std::size_t{64} << 20) == f.config.n_layers);
+  EngineOptions two = f.choose(request_of(Kind::kNone)).options;
+  two.training = false;
+  two.resident_state_layers = 2;
+  CHECK(layers_with(f.arena(two)) == 2);
+}
+
 }  // namespace ferry::test
