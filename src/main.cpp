@@ -23,6 +23,9 @@ int run(const std::vector<std::string>& args) {
   switch (line.command) {
     case ferry::Command::kTrain: return ferry::run_train(line);
     case ferry::Command::kGenerate: return ferry::run_generate(line);
+    case ferry::Command::kEval: return ferry::run_eval(line);
+    case ferry::Command::kExport: return ferry::run_export(line);
+    case ferry::Command::kInspect: return ferry::run_inspect(line);
     case ferry::Command::kPlan: return ferry::run_plan(line);
     case ferry::Command::kBench: return ferry::run_bench(line);
   }

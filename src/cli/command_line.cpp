@@ -98,8 +98,12 @@ void refuse_unknown(const CommandInfo& command, const RawLine& raw) {
                                   shown(word), did_you_mean(word, known), command.name));
 }
 
-void refuse_surplus(const CommandInfo& command, const RawLine& raw) {
-  const std::size_t most = command.command == Command::kBench ? 2 : 1;
+void check_count(const CommandInfo& command, const RawLine& raw) {
+  const bool two = command.command == Command::kBench || command.command == Command::kExport;
+  const std::size_t most = two ? 2 : 1;
+  const bool takes_paths = command.command == Command::kExport || command.command == Command::kInspect;
+  FERRY_CHECK(!takes_paths || raw.positional.size() >= most, kConfig, "usage: ferry {} {} [flags]", command.name,
+              command.positional);
   FERRY_CHECK(raw.positional.size() <= most, kConfig,
               "ferry {}: '{}' is one argument too many (usage: ferry {} {} [flags])", command.name,
               shown(raw.positional[most]), command.name, command.positional);
@@ -129,7 +133,9 @@ bool runs_built_in(const CommandInfo& command, const RawLine& raw) {
 void read_config(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
   std::vector<std::string> files = raw.config_files;
   const std::size_t place = command.command == Command::kBench ? 1 : 0;  // after the target
-  const std::string file = command.command == Command::kGenerate ? "" : positional_of(raw, place);
+  const bool takes_file =
+      command.command == Command::kTrain || command.command == Command::kPlan || command.command == Command::kBench;
+  const std::string file = takes_file ? positional_of(raw, place) : "";
   if (!file.empty()) files.push_back(file);
   FERRY_CHECK(files.size() <= 1, kConfig, "ferry {}: two config files, '{}' and '{}': give one", command.name,
               shown(files[0]), shown(files[1]));
@@ -191,11 +197,11 @@ void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
   }
 }
 
-void read_model(const RawLine& raw, CommandLine& line) {
+void read_model(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
   const std::string word = positional_of(raw, 0);
   if (word.empty()) return;
-  FERRY_CHECK(!raw.texts.contains(find_option("model")), kConfig,
-              "ferry generate: two models, '{}' and --model: give one", shown(word));
+  FERRY_CHECK(!raw.texts.contains(find_option("model")), kConfig, "ferry {}: two models, '{}' and --model: give one",
+              command.name, shown(word));
   line.config.model = word;
 }
 
@@ -216,18 +222,20 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   const RawLine raw = split_line(command, {args.begin() + 1, args.end()});
   if (raw.help || raw.help_all) return only_text(command_help(command, raw.help_all));
   refuse_unknown(command, raw);
-  refuse_surplus(command, raw);
+  check_count(command, raw);
 
   CommandLine line;
   line.command = command.command;
   line.dtype_given = raw.texts.contains(find_option("dtype"));
+  line.seq_len_given = raw.texts.contains(find_option("seq_len"));
   if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
   if (line.bench_target == "ops") refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
   shorten_built_in_warmup(raw, line);
-  if (command.command == Command::kGenerate) read_model(raw, line);
+  if (command.command == Command::kGenerate || command.command == Command::kEval) read_model(command, raw, line);
+  if (command.command == Command::kExport || command.command == Command::kInspect) line.paths = raw.positional;
   validate(line.config, command.command);
   return line;
 }

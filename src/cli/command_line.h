@@ -14,9 +14,11 @@ struct CommandLine {
   std::string text;  // help or version: print it and do nothing else
   Command command = Command::kTrain;
   RunConfig config;
-  std::string config_source;  // the config file, "built-in configs/tiny.toml", or "" for defaults and flags alone
-  std::string bench_target;   // "ops", "step" or "floor"
-  bool dtype_given = false;   // on the line
+  std::string config_source;       // the config file, "built-in configs/tiny.toml", or "" for defaults and flags alone
+  std::string bench_target;        // "ops", "step" or "floor"
+  std::vector<std::string> paths;  // export: source and target; inspect: what to look at
+  bool dtype_given = false;        // on the line
+  bool seq_len_given = false;      // on the line
 
   bool runs_built_in() const { return config_source.starts_with("built-in"); }
 };

@@ -17,6 +17,12 @@ int exit_code(ErrorKind kind);
 int run_train(const CommandLine& line);
 /// `ferry generate`: text to stdout as it comes.
 int run_generate(const CommandLine& line);
+/// `ferry eval`: loss, perplexity and speed to stdout, or a line of JSON.
+int run_eval(const CommandLine& line);
+/// `ferry export`: what has been written to stdout.
+int run_export(const CommandLine& line);
+/// `ferry inspect`: a table to stdout.
+int run_inspect(const CommandLine& line);
 /// `ferry plan`: a table to stdout; nothing is allocated.
 int run_plan(const CommandLine& line);
 /// `ferry bench`: a table to stdout.

@@ -66,6 +66,13 @@ std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, 
                      model.n_kv_heads, grouped(model.vocab_size), model.tie_word_embeddings ? ", tied" : "");
 }
 
+std::string describe_data(const std::vector<std::string>& paths, const SequenceSet& data) {
+  std::string files = paths.front();
+  if (paths.size() > 1) files += fmt::format(" and {} more", paths.size() - 1);
+  return fmt::format("{}: {} tokens, {} sequences of {}", files, grouped(data.n_tokens()), grouped(data.n_sequences()),
+                     data.seq_len());
+}
+
 std::string describe_offload(const EngineOptions& options, std::int64_t n_layers) {
   std::vector<std::string> facts = {homes_of(options.offload)};
   if (options.offload != Offload::kNone) {

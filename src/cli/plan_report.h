@@ -9,6 +9,7 @@
 #include "cli/text_report.h"
 #include "config/model_config.h"
 #include "config/run_config.h"
+#include "data/sequence_set.h"
 #include "offload/engine.h"
 #include "offload/step_plan.h"
 
@@ -16,6 +17,9 @@ namespace ferry {
 
 /// "955,776 parameters in bf16: 5 layers of width 128, 4 heads (2 key/value), vocabulary 256, tied"
 std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, DType dtype);
+
+/// "a.bin and 2 more: 1,000 tokens, 15 sequences of 64"
+std::string describe_data(const std::vector<std::string>& paths, const SequenceSet& data);
 
 /// What travels and what stays: segments, residuals, activations, slots, cuts.
 std::string describe_offload(const EngineOptions& options, std::int64_t n_layers);

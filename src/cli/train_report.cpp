@@ -16,13 +16,6 @@
 namespace ferry {
 namespace {
 
-std::string describe_data(const std::vector<std::string>& paths, const SequenceSet& data) {
-  std::string files = paths.front();
-  if (paths.size() > 1) files += fmt::format(" and {} more", paths.size() - 1);
-  return fmt::format("{}: {} tokens, {} sequences of {}", files, grouped(data.n_tokens()), grouped(data.n_sequences()),
-                     data.seq_len());
-}
-
 std::string describe_schedule(const RunConfig& config) {
   static constexpr std::array<const char*, 4> kNames{"constant", "linear", "cosine", "wsd"};
   return fmt::format("lr {:g} {}", config.lr, kNames[static_cast<std::size_t>(config.schedule)]);

@@ -50,7 +50,8 @@ void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std
                               : fmt::format("host_memory = {}", config.host_memory);
   std::vector<MemoryLine> lines = plan.host.memory.lines();
   add_line(lines, "the device's", bytes - plan.host.memory.total_bytes());
-  const bool f32_state = config.optimizer_state == RunConfig::OptimizerState::kF32 && config.dtype == DType::kBf16;
+  const bool f32_state = plan.options.training && config.optimizer_state == RunConfig::OptimizerState::kF32 &&
+                         config.dtype == DType::kBf16;
   detail::throw_error(
       ErrorKind::kMemory,
       fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
@@ -67,11 +68,12 @@ MemoryLimits memory_limits(const Backend& backend) {
 }
 
 TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
-                           const MemoryLimits& limits) {
+                           const MemoryLimits& limits, Passes passes) {
   PlanRequest request{.options = engine_options(config),
                       .free = freedom_of(config),
                       .device = budget_of(config, limits),
                       .host_bytes = limits.host_bytes};
+  request.options.training = passes == Passes::kTraining;
   if (config.host_memory != "auto") request.host_bytes = static_cast<std::size_t>(*parse_size(config.host_memory));
   const PlanChoice choice = choose_plan(model, request, sizes);
   TrainingPlan plan{.step = std::make_unique<StepPlan>(model, choice.options, sizes), .notes = {}};
@@ -83,8 +85,8 @@ TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, co
   return plan;
 }
 
-TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend) {
-  TrainingPlan plan = plan_training(config, model, backend, memory_limits(backend));
+TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend, Passes passes) {
+  TrainingPlan plan = plan_training(config, model, backend, memory_limits(backend), passes);
   const std::size_t bytes = plan.step->host.memory.total_bytes();
   const auto lockable = backend.capabilities().is_device ? lockable_host_bytes() : std::nullopt;
   if (lockable && *lockable < bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a training run: limits of the machine and of the config, and what the planner makes of them.
+// The memory of a run: limits of the machine and of the config, and what the planner makes of them.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +31,18 @@ struct TrainingPlan {
   std::vector<std::string> notes;  // for the user
 };
 
+enum class Passes {
+  kTraining,
+  kForward,  // no gradients and no optimizer state
+};
+
 /// Allocates nothing. Throws Error{kConfig}; Error{kMemory} when gpu_memory or host_memory is too small, with what the
 /// least plan takes.
 TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
-                           const MemoryLimits& limits);
+                           const MemoryLimits& limits, Passes passes = Passes::kTraining);
 
 /// plan_training() for this machine, then a warning where the system may refuse to pin as much.
-TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend);
+TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend,
+                       Passes passes = Passes::kTraining);
 
 }  // namespace ferry

@@ -24,7 +24,11 @@ constexpr unsigned kTrain = static_cast<unsigned>(Command::kTrain);
 constexpr unsigned kGenerate = static_cast<unsigned>(Command::kGenerate);
 constexpr unsigned kBench = static_cast<unsigned>(Command::kBench);
 constexpr unsigned kPlan = static_cast<unsigned>(Command::kPlan);
+constexpr unsigned kEval = static_cast<unsigned>(Command::kEval);
+constexpr unsigned kExport = static_cast<unsigned>(Command::kExport);
+constexpr unsigned kInspect = static_cast<unsigned>(Command::kInspect);
 constexpr unsigned kSteps = kTrain | kBench | kPlan;  // of a training step
+constexpr unsigned kPasses = kSteps | kEval;          // of a forward pass
 constexpr bool kShort = false;
 constexpr bool kAdvanced = true;
 
@@ -43,14 +47,16 @@ EnumOption enum_option(std::vector<const char*> choices) {
 std::vector<Option> model_options() {
   return {
       {"model", "model", TextOption{&C::model, Form::kName, {}},
-       "Shape of the model: a preset, a Hugging Face folder or a config.json; generate: the folder of a trained model",
-       kShort, kTrain | kGenerate | kBench | kPlan},
+       "Shape of the model: a preset, a Hugging Face folder or a config.json; generate and eval: the folder of a "
+       "trained model",
+       kShort, kTrain | kGenerate | kBench | kPlan | kEval},
       {"init_from", "model", TextOption{&C::init_from, Form::kPath, {}},
        "Hugging Face folder with the first weights; without it they are random", kShort, kTrain | kPlan},
       {"seed", "model", IntOption{&C::seed, 0, kMaxInt}, "Seed of random weights and of sampled text", kShort,
        kTrain | kGenerate | kBench},
-      {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}), "Storage type of weights and activations", kShort,
-       kTrain | kGenerate | kBench | kPlan},
+      {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}),
+       "Storage type of weights and activations; eval and export without it: that of the stored weights", kShort,
+       kTrain | kGenerate | kBench | kPlan | kEval | kExport},
   };
 }
 
@@ -58,12 +64,12 @@ std::vector<Option> data_options() {
   return {
       {"train_data", "data", ListOption{&C::train_data, "path"}, "Training files, read one after another", kShort,
        kTrain},
-      {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files", kShort, kTrain},
+      {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files", kShort, kTrain | kEval},
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
-       "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain},
-      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kSteps},
+       "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain | kEval},
+      {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kPasses},
       {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences that go through a layer together",
-       kShort, kSteps},
+       kShort, kPasses},
       {"accumulate", "data", IntOption{&C::accumulate, 1, kMaxRows},
        "Groups of batch_size sequences in a step; each layer visits the device once for all of them", kShort, kSteps},
       {"order", "data", enum_option<&C::order>({"sequential", "shuffled"}),
@@ -110,13 +116,13 @@ std::vector<Option> offload_options() {
       {"offload", "offload", enum_option<&C::offload>({"all", "layers", "none"}),
        "all keeps weights, gradients and optimizer state in host memory, none keeps them on the device, layers keeps "
        "those of the embedding, the head and the final norm on the device",
-       kShort, kSteps},
+       kShort, kPasses},
       {"gpu_memory", "offload", TextOption{&C::gpu_memory, Form::kSize, {"auto", "min"}},
        "Device memory that the plan may use: auto is what is free (on the CPU: nothing is kept that need not be), min "
        "as little as works",
-       kShort, kSteps},
+       kShort, kPasses},
       {"host_memory", "offload", TextOption{&C::host_memory, Form::kSize, {"auto"}},
-       "Host memory that the plan may use; auto is what is available", kShort, kSteps},
+       "Host memory that the plan may use; auto is what is available", kShort, kPasses},
   };
 }
 
@@ -131,17 +137,18 @@ std::vector<Option> run_options() {
       {"eval_every", "run", IntOption{&C::eval_every, 0, kMaxSteps},
        "Steps between two evaluations on val_data; 0 = only at the end", kShort, kTrain},
       {"eval_tokens", "run", IntOption{&C::eval_tokens, 0, kMaxTokens}, "Tokens of one evaluation; 0 = all of val_data",
-       kShort, kTrain},
+       kShort, kTrain | kEval},
       {"backend", "run",
        TextOption{&C::backend, Form::kChoice, {"auto", "cpu", "cpu:sync", "cuda", "trace:cpu"}, "check"},
        "What computes; auto is cuda where it works, else cpu; for debugging, cpu:sync runs each call at once, "
        "trace:cpu stops where no order keeps two streams or threads from using the same memory at once, and "
        "check:cuda,cpu compares every op of the first with the second",
-       kShort, kTrain | kGenerate | kBench | kPlan},
+       kShort, kTrain | kGenerate | kBench | kPlan | kEval},
       {"device", "run", IntOption{&C::device, 0, 1023},
-       "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort, kTrain | kGenerate | kBench | kPlan},
+       "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort,
+       kTrain | kGenerate | kBench | kPlan | kEval},
       {"threads", "run", IntOption{&C::threads, 0, 4096}, "CPU threads; 0 = all available", kShort,
-       kTrain | kGenerate | kBench},
+       kTrain | kGenerate | kBench | kEval},
       {"check_finite", "run", BoolOption{&C::check_finite},
        "Stop at a loss or gradient that is not finite (with grad_clip, skip the step)", kShort, kSteps},
       {"quiet", "run", BoolOption{&C::quiet}, "Print warnings and errors only", kShort, kTrain},
@@ -164,6 +171,15 @@ std::vector<Option> generate_options() {
       {"temperature", "generate", RealOption{&C::temperature, 0, 100},
        "Of generated text, a sample after training included; 0 takes the likeliest token", kShort, kTrain | kGenerate},
   };
+}
+
+std::vector<Option> eval_options() {
+  return {{"json", "eval", BoolOption{&C::json}, "Print one line of JSON in place of text", kShort, kEval}};
+}
+
+std::vector<Option> inspect_options() {
+  return {{"all", "inspect", BoolOption{&C::all}, "List the tensors of every layer, not those of equal layers once",
+           kShort, kInspect}};
 }
 
 std::vector<Option> bench_options() {
@@ -209,7 +225,7 @@ std::vector<Option> plan_options() {
 std::vector<Option> make_table() {
   std::vector<Option> table;
   for (const auto section : {model_options, data_options, optimizer_options, offload_options, run_options,
-                             generate_options, bench_options, plan_options}) {
+                             generate_options, eval_options, inspect_options, bench_options, plan_options}) {
     std::ranges::move(section(), std::back_inserter(table));
   }
   return table;
@@ -221,6 +237,11 @@ std::span<const CommandInfo> command_table() {
   static const std::vector<CommandInfo> table = {
       {Command::kTrain, "train", "[CONFIG]", "Train a model; without a config file, a tiny one on a bundled text"},
       {Command::kGenerate, "generate", "[MODEL]", "Continue a text with a trained byte-level model"},
+      {Command::kEval, "eval", "[MODEL]", "Measure the loss of a trained model on val_data"},
+      {Command::kExport, "export", "SOURCE TARGET",
+       "Write a run's model, a checkpoint or a Hugging Face folder as one that transformers loads"},
+      {Command::kInspect, "inspect", "PATH",
+       "Show what a model folder, checkpoint, safetensors file, token file or config holds"},
       {Command::kPlan, "plan", "[CONFIG]",
        "Print the memory, and the bytes moved per step, that training would need; allocates nothing, needs no GPU"},
       {Command::kBench, "bench", "TARGET [CONFIG]",

@@ -12,7 +12,15 @@
 
 namespace ferry {
 
-enum class Command : unsigned { kTrain = 1, kGenerate = 2, kBench = 4, kPlan = 8 };
+enum class Command : unsigned {
+  kTrain = 1,
+  kGenerate = 2,
+  kBench = 4,
+  kPlan = 8,
+  kEval = 16,
+  kExport = 32,
+  kInspect = 64
+};
 
 struct CommandInfo {
   Command command;

@@ -259,12 +259,16 @@ std::string allowed_values(const Option& option) { return std::visit(Describe{},
 std::string to_toml(const OptionValue& value) { return std::visit(ToToml{}, value); }
 
 void validate(const RunConfig& config, Command command) {
-  if (command == Command::kGenerate) return;
+  if (command == Command::kGenerate || command == Command::kExport || command == Command::kInspect) return;
   constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
   const std::string accumulated = config.accumulate > 1 ? fmt::format(" times accumulate = {}", config.accumulate) : "";
   FERRY_CHECK(config.seq_len <= kMaxRows / config.sequences(), kConfig,
               "seq_len = {} times batch_size = {}{} is more than {} tokens in one step: lower one of them",
               config.seq_len, config.batch_size, accumulated, kMaxRows);
+  if (command == Command::kEval) {
+    FERRY_CHECK(!config.val_data.empty(), kConfig, "nothing to evaluate on: set val_data");
+    return;
+  }
   FERRY_CHECK(config.dtype == DType::kBf16 || config.optimizer_state == RunConfig::OptimizerState::kF32, kConfig,
               "optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
   if (command == Command::kBench) return;

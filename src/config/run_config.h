@@ -78,6 +78,12 @@ struct RunConfig {
   std::int64_t max_tokens = 200;
   double temperature = 0.8;  // 0 = greedy
 
+  // eval
+  bool json = false;
+
+  // inspect
+  bool all = false;
+
   // bench
   std::int64_t untimed_steps = 3;
   double floor_seconds = 5;

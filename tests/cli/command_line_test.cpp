@@ -112,6 +112,26 @@ TEST_CASE("generate reads a training config too") {
   CHECK(parse_command_line({"generate", "out/tiny", "--config", file}).config.model == "out/tiny");
 }
 
+TEST_CASE("eval takes its model as generate does, and keys from a training config") {
+  const TempFolder folder;
+  const std::string file = folder.write("run.toml", "[data]\nval_data = \"a.bin\"\n").string();
+  const CommandLine line = parse_command_line({"eval", "out/tiny", "--config", file, "--seq-len", "64"});
+  CHECK(line.config.model == "out/tiny");
+  CHECK(line.config.val_data == Args{"a.bin"});
+  CHECK(line.seq_len_given);
+  CHECK_FALSE(line.dtype_given);
+  CHECK(refusal({"eval", "a", "--model", "b"}) == "config: ferry eval: two models, 'a' and --model: give one");
+  CHECK(refusal({"eval", "a"}) == "config: nothing to evaluate on: set val_data");
+}
+
+TEST_CASE("export takes two paths, inspect one") {
+  CHECK(parse_command_line({"export", "a", "b", "--dtype", "f32"}).paths == Args{"a", "b"});
+  CHECK(parse_command_line({"inspect", "a", "--all"}).paths == Args{"a"});
+  CHECK(refusal({"export", "a"}) == "config: usage: ferry export SOURCE TARGET [flags]");
+  CHECK(refusal({"inspect"}) == "config: usage: ferry inspect PATH [flags]");
+  CHECK(has(refusal({"export", "a", "b", "c"}), "'c' is one argument too many"));
+}
+
 TEST_CASE("bench takes a target") {
   const CommandLine line = parse_command_line({"bench", "ops", "--threads", "3", "--dtype", "f32"});
   CHECK(line.command == Command::kBench);
@@ -203,7 +223,8 @@ TEST_CASE("help is given even when the rest of the line is wrong") {
 
 TEST_CASE("an unknown command is refused with the nearest one") {
   CHECK(refusal({"trian"}) ==
-        "config: unknown command 'trian': did you mean 'train'? (commands: train, generate, plan, bench)");
+        "config: unknown command 'trian': did you mean 'train'? (commands: train, generate, eval, export, inspect, "
+        "plan, bench)");
 }
 
 TEST_CASE("an unknown flag is refused with the nearest one") {

@@ -62,6 +62,13 @@ TEST_CASE("every option of the plan reaches the engine") {
   CHECK(options.head_tokens == 32);
 }
 
+TEST_CASE("a forward pass is planned without gradients and optimizer state") {
+  const Fixture f;
+  const auto plan = plan_training(f.config, model_of(f.config), *f.backend, f.limits, Passes::kForward);
+  CHECK_FALSE(plan.step->options.training);
+  CHECK(plan.step->host.memory.total_bytes() < f.plan().step->host.memory.total_bytes() / 3);
+}
+
 TEST_CASE("where device memory is the host's, auto keeps nothing that need not be") {
   const Fixture f;
   CHECK(f.options().resident_state_layers == 0);

@@ -75,7 +75,7 @@ TEST_CASE("a key before the first section is sent to its own") {
 TEST_CASE("an unknown section lists the sections and the nearest one") {
   CHECK(refusal("[optimiser]\nlr = 0.1\n") ==
         "config: run.toml:1: unknown section [optimiser]: did you mean 'optimizer'? (sections: model, data, optimizer, "
-        "offload, run, generate, bench, plan)");
+        "offload, run, generate, eval, inspect, bench, plan)");
 }
 
 TEST_CASE("a value out of range is refused with file, line, key, value and what is allowed") {

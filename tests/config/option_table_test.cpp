@@ -62,7 +62,8 @@ TEST_CASE("plan pins are absent from the short help only") {
 TEST_CASE("an unknown command lists the commands and the nearest one") {
   CHECK(find_command("bench").command == Command::kBench);
   CHECK(thrown([] { find_command("genrate"); }) ==
-        "config: unknown command 'genrate': did you mean 'generate'? (commands: train, generate, plan, bench)");
+        "config: unknown command 'genrate': did you mean 'generate'? (commands: train, generate, eval, export, "
+        "inspect, plan, bench)");
 }
 
 }  // namespace

@@ -233,6 +233,8 @@ TEST_CASE("a complete config is valid, and other commands need none of it") {
   CHECK(complaint(complete()).empty());
   validate(RunConfig{}, Command::kGenerate);
   validate(RunConfig{}, Command::kBench);
+  validate(RunConfig{}, Command::kExport);
+  validate(RunConfig{}, Command::kInspect);
 }
 
 TEST_CASE("training needs a model") {
