@@ -18,21 +18,24 @@ struct Heads {
   TensorView q;   // (B, T, H, D)
   TensorView k;   // (B, T, G, D)
   TensorView v;   // (B, T, G, D)
-  TensorView qk;  // (B, T, H+G, D), what RoPE turns
+  TensorView qk;  // (B, T, H+G, D), what RoPE turns; absent where q and k lie apart
 };
 
-TensorView head_range(const LlamaShape& s, const TensorView& fused, std::int64_t first, std::int64_t count) {
-  TensorView view = fused.reshape({s.B, s.T, s.H + 2 * s.G, s.D});
-  view.data = static_cast<std::byte*>(view.data) + first * s.D * static_cast<std::int64_t>(size_of(view.dtype));
+/// Heads [first, first + count) of (B, T, heads, D).
+TensorView head_range(const TensorView& heads, std::int64_t first, std::int64_t count) {
+  TensorView view = heads;
+  view.data =
+      static_cast<std::byte*>(view.data) + first * view.stride[2] * static_cast<std::int64_t>(size_of(view.dtype));
   view.shape[2] = count;
   return view;
 }
 
 Heads split_heads(const LlamaShape& s, const TensorView& fused) {
-  return {.q = head_range(s, fused, 0, s.H),
-          .k = head_range(s, fused, s.H, s.G),
-          .v = head_range(s, fused, s.H + s.G, s.G),
-          .qk = head_range(s, fused, 0, s.H + s.G)};
+  const TensorView heads = fused.reshape({s.B, s.T, s.H + 2 * s.G, s.D});
+  return {.q = head_range(heads, 0, s.H),
+          .k = head_range(heads, s.H, s.G),
+          .v = head_range(heads, s.H + s.G, s.G),
+          .qk = head_range(heads, 0, s.H + s.G)};
 }
 
 float attention_scale(const LlamaShape& s) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.D))); }
@@ -42,13 +45,39 @@ RmsNormForward norm(const LlamaShape& s, const TensorView& x, const TensorView& 
   return {.x = x, .addend = {}, .sum = {}, .weight = weight, .y = y, .rstd = rstd, .eps = s.eps};
 }
 
+/// Queries, keys and values of the rows, from work.norm.
+Heads project_heads(const LayerCall& call) {
+  const Heads heads = split_heads(call.shape, call.kept.qkv);
+  call.context.run(forward_product(call.work.norm, call.weights.qkv, call.kept.qkv));
+  call.context.run(Rope{.x = heads.qk, .cos = call.rope.cos, .sin = call.rope.sin});
+  return heads;
+}
+
+/// The same with keys and values as the last of the cache; those that it returns are of all positions.
+Heads project_into_cache(const LayerCall& call) {
+  const LlamaShape& s = call.shape;
+  const std::int64_t n_positions = call.cache.shape[0];
+  const std::int64_t q_width = s.H * s.D;
+  const std::int64_t kv_width = 2 * s.G * s.D;
+  const auto keys_and_values = [&s](const TensorView& rows) { return rows.reshape({1, rows.shape[0], 2 * s.G, s.D}); };
+  const TensorView q(call.kept.qkv.data, call.kept.qkv.dtype, {s.T, q_width});
+  const TensorView fresh = call.cache.rows(n_positions - s.T, s.T);
+  call.context.run(forward_product(call.work.norm, call.weights.qkv.rows(0, q_width), q));
+  call.context.run(forward_product(call.work.norm, call.weights.qkv.rows(q_width, kv_width), fresh));
+  const TensorView q_heads = q.reshape({1, s.T, s.H, s.D});
+  const TensorView fresh_keys = head_range(keys_and_values(fresh), 0, s.G);
+  for (const TensorView& x : {q_heads, fresh_keys}) {
+    call.context.run(Rope{.x = x, .cos = call.rope.cos, .sin = call.rope.sin});
+  }
+  const TensorView all = keys_and_values(call.cache);
+  return {.q = q_heads, .k = head_range(all, 0, s.G), .v = head_range(all, s.G, s.G), .qk = {}};
+}
+
 /// Up to the input of the MLP, and its norm.
 void attention_forward(const LayerCall& call) {
-  const auto& [context, s, rope, weights, x, kept, work, cut] = call;
+  const auto& [context, s, rope, weights, x, kept, work, cut, cache] = call;
   context.run(norm(s, x, weights.input_norm, work.norm, kept.rstd_in));
-  context.run(forward_product(work.norm, weights.qkv, kept.qkv));
-  const Heads heads = split_heads(s, kept.qkv);
-  context.run(Rope{.x = heads.qk, .cos = rope.cos, .sin = rope.sin});
+  const Heads heads = cache ? project_into_cache(call) : project_heads(call);
   context.run(AttentionForward{.q = heads.q,
                                .k = heads.k,
                                .v = heads.v,
@@ -67,7 +96,7 @@ void attention_forward(const LayerCall& call) {
 
 /// x_mid = x + attention(norm(x) qkv^T) out_proj^T
 void attention_backward(const LayerCall& call, const TensorView& d_stream, const LayerGradients& gradients) {
-  const auto& [context, s, rope, weights, x, kept, work, cut] = call;
+  const auto& [context, s, rope, weights, x, kept, work, cut, cache] = call;
   const auto& [sums, rounded, add, complete] = gradients;
   context.run(weight_gradient(d_stream, kept.attn, sums.out_proj, add));
   context.run(input_gradient(d_stream, weights.out_proj, work.d_attn));
@@ -153,7 +182,7 @@ void layer_forward(const LayerCall& call, const TensorView& x_out) {
 
 void layer_backward(const LayerCall& call, const TensorView& d_stream, const LayerGradients& gradients,
                     bool norm_is_fresh) {
-  const auto& [context, s, rope, weights, x, kept, work, cut] = call;
+  const auto& [context, s, rope, weights, x, kept, work, cut, cache] = call;
   if (!norm_is_fresh) context.run(norm(s, kept.x_mid, weights.post_norm, work.norm, kept.rstd_mid));
   mlp_backward(call, d_stream, gradients);
   attention_backward(call, d_stream, gradients);

@@ -99,9 +99,14 @@ struct LayerCall {
   LayerKept kept;
   LayerWork work;
   MlpCut mlp_cut;
+  /// Of a sequence that grows: keys (after RoPE), then values of its S positions, these rows' the last ones. B is 1.
+  /// Absent: the rows are whole sequences.
+  TensorView cache;  // (S, 2*G*D)
 };
 
-/// Fills kept, and x_out (N, C) = layer(x). x_out may not be x. Afterwards work.norm holds norm(x_mid).
+/// Fills kept, and x_out (N, C) = layer(x). x_out may not be x. Afterwards work.norm holds norm(x_mid). With a cache
+/// its first S - N positions are read and the others written, kept.qkv holds the queries alone, and there is no
+/// backward pass.
 void layer_forward(const LayerCall& call, const TensorView& x_out);
 
 /// Fills kept from x again: the forward pass without the down projection, and without gate and up where the MLP is cut,

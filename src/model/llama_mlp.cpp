@@ -129,7 +129,7 @@ void mlp_forward(const LayerCall& call, const TensorView& x_out) {
 }
 
 void mlp_backward(const LayerCall& call, const TensorView& d_stream, const LayerGradients& gradients) {
-  const auto& [context, s, rope, weights, x, kept, work, cut] = call;
+  const auto& [context, s, rope, weights, x, kept, work, cut, cache] = call;
   const auto& [sums, rounded, add, complete] = gradients;
   const TensorView d_norm = feature_sum(call, work.d_norm);
   for (const Part& part : parts_of(s, cut)) {

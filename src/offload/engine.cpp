@@ -36,6 +36,7 @@ void Engine::Impl::set_parameter(std::size_t index, std::int64_t first, std::spa
   FERRY_ASSERT(first >= 0 && first + count <= info.elems);
   finish();
   weights_->invalidate();
+  n_cached_ = 0;
   const std::int64_t offset = info.offset + first;
   if (arrays_.home_of(offset) == Home::kDevice) {
     set_device_parameter(offset, values);
@@ -145,6 +146,9 @@ std::vector<TimelineSpan> Engine::take_trace() { return impl_->take_trace(); }
 double Engine::evaluate(const Batch& batch) { return impl_->evaluate(batch); }
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> ids) { return impl_->next_logits(ids); }
 const PoolPlacement& Engine::pool_placement() const { return impl_->pool_placement(); }
+std::vector<float> Engine::extend(std::span<const std::int32_t> ids) { return impl_->extend(ids); }
+std::int64_t Engine::n_cached() const { return impl_->n_cached(); }
+void Engine::reset_cache() { impl_->reset_cache(); }
 std::vector<MemoryLine> Engine::device_memory() const { return impl_->device_memory(); }
 std::vector<MemoryLine> Engine::host_memory() const { return impl_->host_memory(); }
 

@@ -59,6 +59,8 @@ struct EngineOptions {
   std::int64_t accumulate = 1;  // micro-batches of the largest batch; smaller ones may be given
   std::int64_t seq_len = 1;     // the longest sequence
   bool training = true;         // false: forward only, no gradients and no optimizer state
+  /// Tokens whose keys and values Engine::extend keeps, of one sequence; 0 = none. Forward only.
+  std::int64_t cache_tokens = 0;
   AdamwOptions adamw;
   bool decay_embeddings = false;
   double grad_clip = 0;             // largest global norm of the gradients; 0 = none
@@ -155,6 +157,14 @@ class Engine {
   /// Logits of the last position after `ids` (1 to seq_len of them). Blocks. Throws Error{kShape} as train_step.  ->
   /// (V)
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
+  /// The sequence in the key/value cache goes on with `ids` (1 or more, seq_len of them at a time); logits of its last
+  /// position. Blocks. Throws Error{kShape} before anything is launched: more than cache_tokens in all, or a token
+  /// outside of the vocabulary.  -> (V)
+  std::vector<float> extend(std::span<const std::int32_t> ids);
+  /// Tokens that the cache holds.
+  std::int64_t n_cached() const;
+  /// The next extend() begins a new sequence. So does set_parameter.
+  void reset_cache();
 
   /// Of the threads that run AdamW.
   const PoolPlacement& pool_placement() const;

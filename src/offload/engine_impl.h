@@ -31,6 +31,9 @@ struct Pass {
   bool training() const { return ops.training(); }
 };
 
+/// Throws Error{kShape} for a token outside of the vocabulary; kIgnoreIndex may be a target.
+void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, bool targets);
+
 class Engine::Impl {
  public:
   Impl(Backend& backend, const ModelConfig& config, const EngineOptions& options);
@@ -50,10 +53,13 @@ class Engine::Impl {
   std::vector<MemoryLine> device_memory() const { return plan_.device.memory.peak_lines(); }
   std::vector<MemoryLine> host_memory() const { return host_.memory.lines(); }
 
-  // engine_step.cpp, engine_embedding.cpp: passes
+  // engine_step.cpp, engine_embedding.cpp, engine_logits.cpp: passes
   std::int64_t train_step(const Batch& batch, double lr, const Batch* next);
   double evaluate(const Batch& batch);
   std::vector<float> next_logits(std::span<const std::int32_t> ids);
+  std::vector<float> extend(std::span<const std::int32_t> ids);
+  std::int64_t n_cached() const { return n_cached_; }
+  void reset_cache();
 
  private:
   /// What is remembered of a launched step until its loss has been read.
@@ -77,6 +83,10 @@ class Engine::Impl {
   void set_device_parameter(std::int64_t offset, std::span<const float> values);
 
   Pass begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind);
+  Pass begin_cached_pass(std::int64_t n_ids, bool with_head);
+  void start(const Pass& pass);
+  OpContext compute_context();
+  std::vector<int> head_chunks() const;
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets, const BatchRows* rows = nullptr);
   void embed(const Pass& pass, std::span<const std::int32_t> inputs, const BatchRows& rows, Event* begun = nullptr);
@@ -90,6 +100,7 @@ class Engine::Impl {
   void embed_backward(const Pass& pass, const BatchRows& rows);
   void embed_backward_on_device(const Pass& pass, const BatchRows& rows);
   void send_rows(const RowGradients& gradients, const TensorView& source);
+  std::vector<float> last_logits(const Pass& pass);
   void end_pass();
   void read_loss(const TensorView& loss, float* host, Event* arrived);
 
@@ -126,6 +137,7 @@ class Engine::Impl {
   std::unique_ptr<Event> logits_ready_;
   bool any_pass_ = false;
   bool any_embedding_gradient_ = false;
+  std::int64_t n_cached_ = 0;  // tokens of the sequence in the key/value cache
   std::array<StepRecord, kLossHistory> records_;
   std::int64_t steps_ = 0;
   std::vector<std::int32_t> next_inputs_;  // of the batch that the last step named as the next

@@ -19,6 +19,7 @@ Engine::Impl::Impl(Backend& backend, const ModelConfig& config, const EngineOpti
   create_events();
   create_slots();
   upload_rope_table();
+  reset_cache();
 }
 
 Engine::Impl::~Impl() {
@@ -82,13 +83,12 @@ void Engine::Impl::create_events() {
 }
 
 void Engine::Impl::upload_rope_table() {
-  const LlamaShape shape(config_, options_.batch_size, options_.seq_len);
-  const RopeTable table = buffers_.rope(shape);
+  const RopeTable table = buffers_.rope(LlamaShape(config_, 1, buffers_.n_positions()));
   const std::size_t table_bytes = table.cos.size_bytes();
   const Buffer host = backend_.allocate_host(2 * table_bytes, "RoPE tables");
   auto* cos = static_cast<float*>(host.data());
   float* sin = cos + table.cos.elems();
-  fill_rope_table(config_, options_.seq_len, cos, sin);
+  fill_rope_table(config_, buffers_.n_positions(), cos, sin);
   streams_.to_device(table.cos.data, cos, table_bytes);
   streams_.to_device(table.sin.data, sin, table_bytes);
   backend_.sync(streams_.h2d.get());

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes of the engine: a training step, evaluation, and the logits of one position.
+// The passes of the engine: a training step and evaluation.
 #include <algorithm>
 
 #include "core/error.h"
 #include "offload/engine_impl.h"
 
 namespace ferry {
+
+void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, bool targets) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool fine = (ids[i] >= 0 && ids[i] < vocab_size) || (targets && ids[i] == kIgnoreIndex);
+    FERRY_CHECK(fine, kShape, "{} {} of the batch is token {}: expected 0 to {}", targets ? "target" : "input", i,
+                ids[i], vocab_size - 1);
+  }
+}
+
 namespace {
 
 void check_batch(const Batch& batch, const EngineOptions& options) {
@@ -18,14 +27,6 @@ void check_batch(const Batch& batch, const EngineOptions& options) {
   FERRY_CHECK(batch.inputs.size() == n && batch.targets.size() == n, kShape,
               "batch of {} x {} has {} inputs and {} targets", batch.batch_size, batch.seq_len, batch.inputs.size(),
               batch.targets.size());
-}
-
-void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, bool targets) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const bool fine = (ids[i] >= 0 && ids[i] < vocab_size) || (targets && ids[i] == kIgnoreIndex);
-    FERRY_CHECK(fine, kShape, "{} {} of the batch is token {}: expected 0 to {}", targets ? "target" : "input", i,
-                ids[i], vocab_size - 1);
-  }
 }
 
 float mean_scale(const Batch& batch) {
@@ -96,60 +97,36 @@ double Engine::Impl::evaluate(const Batch& batch) {
   return static_cast<double>(*host);
 }
 
-std::vector<float> Engine::Impl::next_logits(std::span<const std::int32_t> ids) {
-  const auto n = static_cast<std::int64_t>(ids.size());
-  FERRY_CHECK(n >= 1 && n <= options_.seq_len, kShape, "{} ids: expected 1 to {}", n, options_.seq_len);
-  check_ids(ids, config_.vocab_size, false);
-  const Pass pass = begin_pass(1, n, PassOps::Kind::kForward);
-  upload_tokens(pass.shape(), ids, {});
-  embed(pass, ids, BatchRows(ids));
-  forward_layers(pass);
-  const HeadCall call{
-      .context = pass.context(), .targets = {}, .work = buffers_.head(LlamaShape(config_, 1, 1)).rows(0, 1)};
-  {
-    const WeightLease norm = weights_->acquire(parameters_.final_norm_segment());
-    const TensorView last = buffers_.residual(pass.shape(), config_.n_layers).rows(n - 1, 1);
-    head_norm(call, norm.weights(), last, pass.shape().eps);
-  }
-  std::vector<float> result;
-  result.reserve(static_cast<std::size_t>(config_.vocab_size));
-  for (const int segment : pass.head_chunks) {
-    const Segment& info = parameters_.segment(segment);
-    const WeightLease lease = weights_->acquire(segment);
-    const TensorView logits = buffers_.logits(1, info);
-    head_logits(call, {.weight = lease.weights().reshape({info.n_rows, config_.hidden_size}), .logits = logits});
-    streams_.order(streams_.compute.get(), streams_.d2h.get(), logits_ready_.get());
-    const TensorView row(host_.memory.at(host_.logits), options_.dtype, {info.n_rows});
-    streams_.to_host(row.data, logits.data, row.size_bytes());
-    backend_.sync(streams_.d2h.get());
-    backend_.host_access(Access::kRead, row.data, row.size_bytes(), "logits");
-    for (std::int64_t i = 0; i < row.elems(); ++i) {
-      result.push_back(row.dtype == DType::kF32 ? row.as<float>()[i] : to_f32(row.as<Bf16>()[i]));
-    }
-  }
-  end_pass();
-  return result;
+Pass Engine::Impl::begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind) {
+  Pass pass{.ops = PassOps(buffers_, compute_context(), LlamaShape(config_, batch_size, seq_len), kind),
+            .head_chunks = head_chunks()};
+  start(pass);
+  return pass;
+}
+
+OpContext Engine::Impl::compute_context() {
+  return {.backend = &backend_, .stream = streams_.compute.get(), .scratch = buffers_.scratch()};
+}
+
+std::vector<int> Engine::Impl::head_chunks() const {
+  std::vector<int> chunks;
+  for (int chunk = 0; chunk < parameters_.n_head_segments(); ++chunk) chunks.push_back(parameters_.head_segment(chunk));
+  return chunks;
 }
 
 /// The route of the weights, and the order of this pass after the one before it.
-Pass Engine::Impl::begin_pass(std::int64_t batch_size, std::int64_t seq_len, PassOps::Kind kind) {
-  const OpContext context{.backend = &backend_, .stream = streams_.compute.get(), .scratch = buffers_.scratch()};
-  Pass pass{.ops = PassOps(buffers_, context, LlamaShape(config_, batch_size, seq_len), kind), .head_chunks = {}};
-  for (int chunk = 0; chunk < parameters_.n_head_segments(); ++chunk) {
-    pass.head_chunks.push_back(parameters_.head_segment(chunk));
-  }
+void Engine::Impl::start(const Pass& pass) {
   std::vector<int> route;
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) route.push_back(parameters_.layer_segment(layer));
-  route.push_back(parameters_.final_norm_segment());
+  if (!pass.head_chunks.empty()) route.push_back(parameters_.final_norm_segment());
   route.insert(route.end(), pass.head_chunks.begin(), pass.head_chunks.end());
-  if (kind == PassOps::Kind::kTraining) {
+  if (pass.training()) {
     if (pass.ops.head_visits_twice()) route.insert(route.end(), pass.head_chunks.rbegin(), pass.head_chunks.rend());
     for (std::int64_t layer = config_.n_layers; layer-- > 0;) route.push_back(parameters_.layer_segment(layer));
   }
   weights_->begin_pass(steps_, std::move(route));
   if (any_pass_) backend_.wait(streams_.h2d.get(), pass_ended_.get());
-  if (options_.poison) buffers_.poison(context);
-  return pass;
+  if (options_.poison) buffers_.poison(pass.context());
 }
 
 void Engine::Impl::end_pass() {

@@ -4,11 +4,13 @@
 
 namespace ferry {
 
-PassOps::PassOps(const StepBuffers& buffers, const OpContext& context, const LlamaShape& batch, Kind kind)
+PassOps::PassOps(const StepBuffers& buffers, const OpContext& context, const LlamaShape& batch, Kind kind,
+                 std::int64_t n_cached)
     : buffers_(buffers),
       context_(context),
       batch_(batch),
       kind_(kind),
+      n_cached_(n_cached),
       mode_(buffers.head_mode()),
       micro_batches_(buffers.micro_batches(batch)),
       head_rows_(buffers.head_rows(batch)) {}
@@ -16,12 +18,13 @@ PassOps::PassOps(const StepBuffers& buffers, const OpContext& context, const Lla
 LayerCall PassOps::layer_call(const MicroBatch& micro, std::int64_t layer, const TensorView& weights) const {
   return {.context = context_,
           .shape = micro.shape,
-          .rope = buffers_.rope(micro.shape),
+          .rope = buffers_.rope(micro.shape, n_cached_),
           .weights = layer_tensors(micro.shape, weights.dtype, weights.data),
           .x = micro.rows_of(buffers_.residual(batch_, layer)),
           .kept = buffers_.kept(micro, layer),
           .work = buffers_.work(micro.shape),
-          .mlp_cut = buffers_.options().mlp_cut};
+          .mlp_cut = buffers_.options().mlp_cut,
+          .cache = kind_ == Kind::kCached ? buffers_.cache(layer, n_cached_ + micro.shape.T) : TensorView()};
 }
 
 void PassOps::forward_layer(std::int64_t layer, const TensorView& weights) const {

@@ -17,10 +17,12 @@ namespace ferry {
 /// gradients are flat views of a segment.
 class PassOps {
  public:
-  enum class Kind { kForward, kTraining };
+  /// kCached: one sequence goes on, after the positions that the cache holds already.
+  enum class Kind { kForward, kTraining, kCached };
 
-  /// `buffers` outlives this object.
-  PassOps(const StepBuffers& buffers, const OpContext& context, const LlamaShape& batch, Kind kind);
+  /// `buffers` outlives this object. `n_cached` positions come before the batch's; 0 unless kCached.
+  PassOps(const StepBuffers& buffers, const OpContext& context, const LlamaShape& batch, Kind kind,
+          std::int64_t n_cached = 0);
 
   const LlamaShape& batch() const { return batch_; }
   const OpContext& context() const { return context_; }
@@ -53,6 +55,7 @@ class PassOps {
   const OpContext context_;
   const LlamaShape batch_;
   const Kind kind_;
+  const std::int64_t n_cached_;
   const HeadMode mode_;
   const std::vector<MicroBatch> micro_batches_;
   const std::vector<RowRange> head_rows_;

@@ -23,7 +23,17 @@ constexpr std::int64_t kLeastVocabRows = 1024;
 struct Sizes {
   std::size_t device = 0;
   std::size_t host = 0;
+  std::size_t travelling = 0;  // weights that each forward pass fetches
 };
+
+std::size_t travelling_bytes(const StepPlan& plan) {
+  std::size_t elems = 0;
+  for (const Segment& segment : plan.parameters.segments()) {
+    const bool on_host = plan.arrays.home_of(segment.offset) == Home::kHost;
+    if (on_host && segment.kind != Segment::Kind::kEmbedding) elems += static_cast<std::size_t>(segment.elems);
+  }
+  return elems * size_of(plan.options.dtype);
+}
 
 class Planner {
  public:
@@ -32,16 +42,24 @@ class Planner {
 
   PlanChoice choose() const {
     const EngineOptions& plain = request_.options;
-    if (request_.device.kind == DeviceBudget::Kind::kNone) return {plain, {}};
+    const auto kind = request_.device.kind;
+    if (!plain.training && free_.offload && kind != DeviceBudget::Kind::kMin) {
+      EngineOptions resident = plain;
+      resident.offload = Offload::kNone;
+      if (kind == DeviceBudget::Kind::kNone || fits(measure(resident).device)) return {resident, {}};
+    }
+    if (kind == DeviceBudget::Kind::kNone) return {plain, {}};
     PlanChoice choice = shrink(plain);
-    if (request_.device.kind == DeviceBudget::Kind::kBytes) choice.options = grow(choice.options);
+    if (kind == DeviceBudget::Kind::kBytes) {
+      choice.options = plain.training ? grow(choice.options) : keep_weights(choice.options);
+    }
     return choice;
   }
 
  private:
   Sizes measure(const EngineOptions& options) const {
     const StepPlan plan(config_, options, sizes_);
-    return {plan.device.memory.arena_bytes(), plan.host.memory.total_bytes()};
+    return {plan.device.memory.arena_bytes(), plan.host.memory.total_bytes(), travelling_bytes(plan)};
   }
 
   bool fits(std::size_t device_bytes) const {
@@ -122,12 +140,17 @@ class Planner {
     add(given.weight_slots > 2, "weight_slots");
     add(given.grad_slots > 2, "grad_slots");
     add(given.offload != Offload::kAll, "offload");
+    const std::string size =
+        fmt::format("{:.3f} GiB ({} bytes)", std::ceil(static_cast<double>(least) / kGiB * 1e3) / 1e3, least);
+    const std::string given_pins = pins.empty() ? "" : fmt::format(", with {} as given", pins);
+    if (given.cache_tokens > 0) {
+      return fmt::format("the smallest plan for {} tokens takes {}{}: raise gpu_memory, or generate fewer tokens",
+                         given.cache_tokens, size, given_pins);
+    }
     return fmt::format(
-        "the smallest plan of {} x {} tokens takes {:.3f} GiB ({} bytes){}: raise gpu_memory, or lower batch_size "
-        "(with "
-        "more accumulate) or seq_len",
-        request_.options.batch_size, request_.options.seq_len, std::ceil(static_cast<double>(least) / kGiB * 1e3) / 1e3,
-        least, pins.empty() ? "" : fmt::format(", with {} as given", pins));
+        "the smallest plan of {} x {} tokens takes {}{}: raise gpu_memory, or lower batch_size (with more "
+        "accumulate) or seq_len",
+        given.batch_size, given.seq_len, size, given_pins);
   }
 
   using Growth = StepEstimate::More;
@@ -177,24 +200,28 @@ class Planner {
     }
   }
 
+  /// Of a forward-only engine: as many layers as fit live on the device, with the rest of the model or without.
+  EngineOptions keep_weights(const EngineOptions& base) const {
+    EngineOptions best = base;
+    for (const Offload offload : {Offload::kAll, Offload::kLayers}) {
+      EngineOptions candidate = base;
+      if (free_.offload) candidate.offload = offload;
+      const std::int64_t most = free_.resident_state_layers ? config_.n_layers : base.resident_state_layers;
+      candidate.resident_state_layers = most;
+      while (candidate.resident_state_layers > base.resident_state_layers && !within(candidate)) {
+        --candidate.resident_state_layers;
+      }
+      if (within(candidate) && measure(candidate).travelling < measure(best).travelling) best = candidate;
+    }
+    return best;
+  }
+
   bool within(const EngineOptions& options) const {
     const Sizes sizes = measure(options);
     return fits(sizes.device) && (!request_.host_bytes || sizes.host <= *request_.host_bytes);
   }
 
-  /// Without updates only copies of weights are saved: as many layers as fit stay on the device.
-  EngineOptions grow_forward(EngineOptions options) const {
-    if (!free_.resident_state_layers || options.offload == Offload::kNone) return options;
-    while (options.resident_state_layers < config_.n_layers) {
-      const EngineOptions next = with(options, {.state_layers = 1});
-      if (!within(next)) break;
-      options = next;
-    }
-    return options;
-  }
-
   EngineOptions grow(const EngineOptions& base) const {
-    if (!base.training) return grow_forward(base);
     std::vector<Candidate> candidates;
     add_candidates(base, candidates);
     if (free_.residuals && base.residuals == Residuals::kDevice) {

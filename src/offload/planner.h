@@ -22,6 +22,7 @@ struct PlanFreedom {
   bool residuals = false;
   bool recompute = false;  // keep_layers
   bool mlp_cut = false;
+  bool offload = false;  // of a forward-only engine
 };
 
 /// Device memory that the arena may take.
@@ -52,6 +53,8 @@ struct PlanChoice {
 /// device; then, with a note, the whole MLP and large vocabulary chunks, whichever frees more. A larger one gains:
 /// layers that live on the device with AdamW, and layers that keep their activations, in the numbers that give the
 /// shortest estimated step; then a third weight slot and layers that keep their weights.
+/// A forward-only engine has everything on the device where that fits or nothing limits it, else what leaves least to
+/// travel.
 /// Throws Error{kConfig}; Error{kMemory} with the least that works.
 PlanChoice choose_plan(const ModelConfig& config, const PlanRequest& request, const ScratchSizes& sizes);
 

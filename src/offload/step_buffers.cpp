@@ -25,6 +25,8 @@ const EngineOptions& checked_options(const ModelConfig& config, const EngineOpti
               "mlp_chunk cuts parts of {}: expected 1 or more", options.mlp_cut.size);
   FERRY_CHECK(options.head != HeadMode::kTokens || options.head_tokens >= 1, kConfig,
               "head = tokens:{}: expected 1 or more", options.head_tokens);
+  FERRY_CHECK(options.cache_tokens >= 0 && (options.cache_tokens == 0 || !options.training), kConfig,
+              "a cache of {} tokens: expected 0 or more, and 0 when training", options.cache_tokens);
   return options;
 }
 
@@ -38,7 +40,9 @@ StepBuffers::StepBuffers(MemoryPlan& plan, const ScratchSizes& sizes, const Mode
       n_layers_(config.n_layers),
       vocab_chunk_(parameters.segment(parameters.head_segment(0)).n_rows),
       vocab_size_(config.vocab_size),
-      largest_segment_(parameters.max_streamed_elems()) {
+      largest_segment_(parameters.max_streamed_elems()),
+      n_positions_(std::max(options.seq_len, options.cache_tokens)),
+      cache_width_(2 * config.n_kv_heads * config.head_dim) {
   const LlamaShape micro(config, options.batch_size, options.seq_len);
   const LlamaShape batch(config, options.max_sequences(), options.seq_len);
   std::int64_t n_residuals = options_.training ? n_layers_ + 1 : 2;
@@ -173,8 +177,9 @@ void StepBuffers::add_step_buffers(const LlamaShape& s) {
   step_.distinct_ids = add(kPurpose, options_.training ? s.N() : 0, DType::kI32, PhaseSet::all());
   step_.row_mask = add(kPurpose, options_.training ? vocab_size_ : 0, DType::kI32, PhaseSet::all());
   step_.losses = add(kPurpose, Engine::kLossHistory + 1, DType::kF32, PhaseSet::all());
-  step_.cos = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
-  step_.sin = add(kPurpose, s.T * s.D / 2, DType::kF32, PhaseSet::all());
+  step_.cos = add(kPurpose, n_positions_ * s.D / 2, DType::kF32, PhaseSet::all());
+  step_.sin = add(kPurpose, n_positions_ * s.D / 2, DType::kF32, PhaseSet::all());
+  step_.cache = add("key/value cache", n_layers_ * options_.cache_tokens * cache_width_, dtype_, PhaseSet::all());
 }
 
 /// Runs a pass on views of no memory, asking what each op would need.
@@ -198,6 +203,14 @@ std::size_t StepBuffers::measure_scratch(const ScratchSizes& sizes, const LlamaS
     ops.backward_layer(0, segment, segment);
     const TensorView sum(nowhere, DType::kF32, {1});
     context.run(SumOfSquares{.x = {nowhere, dtype_, {largest_segment_}}, .skip = {}, .y = sum});
+  }
+  if (options_.cache_tokens > 0) {
+    LlamaShape part = s;
+    part.B = 1;
+    part.T = std::min(options_.seq_len, options_.cache_tokens);
+    const PassOps first(*this, context, part, PassOps::Kind::kCached);
+    const PassOps last(*this, context, part, PassOps::Kind::kCached, options_.cache_tokens - part.T);
+    for (const PassOps* each : {&first, &last}) each->forward_layer(0, segment);
   }
   bind(nullptr);
   std::size_t most_bytes = 0;

@@ -64,7 +64,14 @@ class StepBuffers {
   TensorView head_table(const LlamaShape& batch) const;           // (V, C), of HeadMode::kTokens
   TensorView head_table_gradient(const LlamaShape& batch) const;  // (V, C) f32, of HeadMode::kTokens
   TensorView d_stream(const LlamaShape& batch) const;             // (N, C)
-  RopeTable rope(const LlamaShape& shape) const;
+  /// Of positions [first, first + shape.T).
+  RopeTable rope(const LlamaShape& shape, std::int64_t first = 0) const;
+  /// Positions that the RoPE table has.
+  std::int64_t n_positions() const { return n_positions_; }
+  /// Keys and values of a layer, of the first `n_positions` positions.  (n_positions, 2*G*D)
+  TensorView cache(std::int64_t layer, std::int64_t n_positions) const;
+  /// The whole key/value cache; absent where none is planned.  (n_layers * cache_tokens, 2*G*D)
+  TensorView cache() const;
   TensorView ids(const LlamaShape& batch) const;           // (N) i32
   TensorView targets(const LlamaShape& batch) const;       // (N) i32
   TensorView order(const LlamaShape& batch) const;         // (N) i32, ids sorted: see EmbeddingBackward
@@ -91,7 +98,7 @@ class StepBuffers {
     Id hidden, rstd, lse, target_logit, d_hidden, table, table_gradient;
   };
   struct StepIds {
-    Id ids, targets, order, distinct_ids, row_mask, losses, cos, sin, scratch;
+    Id ids, targets, order, distinct_ids, row_mask, losses, cos, sin, cache, scratch;
   };
 
   Id add(const char* purpose, std::int64_t elems, DType dtype, PhaseSet phases);
@@ -121,6 +128,8 @@ class StepBuffers {
   const std::int64_t vocab_chunk_;  // rows of the largest head chunk
   const std::int64_t vocab_size_;
   const std::int64_t largest_segment_;  // elements
+  const std::int64_t n_positions_;
+  const std::int64_t cache_width_;  // 2*G*D
   void* arena_ = nullptr;
   std::vector<Id> residuals_;  // all inputs when training, else some that take turns
   KeptIds shared_kept_{};      // of layers that are computed again

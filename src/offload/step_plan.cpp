@@ -27,6 +27,9 @@ const ModelConfig& checked_model(const ModelConfig& config, const EngineOptions&
       options.seq_len <= config.max_position_embeddings, kConfig,
       "seq_len is {}, the model has max_position_embeddings {}: lower seq_len, or raise it in the model's config",
       options.seq_len, config.max_position_embeddings);
+  FERRY_CHECK(options.cache_tokens <= config.max_position_embeddings, kConfig,
+              "a cache of {} tokens: the model has max_position_embeddings {}", options.cache_tokens,
+              config.max_position_embeddings);
   return config;
 }
 

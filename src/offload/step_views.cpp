@@ -125,8 +125,17 @@ TensorView StepBuffers::head_table_gradient(const LlamaShape& s) const {
 
 TensorView StepBuffers::d_stream(const LlamaShape& s) const { return view(work_.d_stream, dtype_, {s.N(), s.C}); }
 
-RopeTable StepBuffers::rope(const LlamaShape& s) const {
-  return {.cos = view(step_.cos, DType::kF32, {s.T, s.D / 2}), .sin = view(step_.sin, DType::kF32, {s.T, s.D / 2})};
+RopeTable StepBuffers::rope(const LlamaShape& s, std::int64_t first) const {
+  const auto rows = [&](Id id) { return view(id, DType::kF32, {n_positions_, s.D / 2}).rows(first, s.T); };
+  return {.cos = rows(step_.cos), .sin = rows(step_.sin)};
+}
+
+TensorView StepBuffers::cache() const {
+  return view(step_.cache, dtype_, {n_layers_ * options_.cache_tokens, cache_width_});
+}
+
+TensorView StepBuffers::cache(std::int64_t layer, std::int64_t n_positions) const {
+  return cache().rows(layer * options_.cache_tokens, n_positions);
 }
 
 TensorView StepBuffers::ids(const LlamaShape& s) const { return view(step_.ids, DType::kI32, {s.N()}); }

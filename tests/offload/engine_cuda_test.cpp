@@ -2,6 +2,7 @@
 // The engine's properties on a GPU.
 #include "catch.h"
 #include "gpu_or_skip.h"
+#include "offload/cache_checks.h"
 #include "offload/engine_checks.h"
 
 namespace ferry::test {
@@ -49,6 +50,21 @@ TEST_CASE("on a GPU, what is kept and what is computed again does not change a b
 TEST_CASE("on a GPU, micro-batches change gradients by rounding only", "[gpu]") {
   gpu_or_skip();
   check_accumulation_changes_rounding_only("cuda");
+}
+
+TEST_CASE("on a GPU, logits from the cache agree with PyTorch", "[gpu]") {
+  gpu_or_skip();
+  check_cached_logits_against_pytorch("cuda");
+}
+
+TEST_CASE("on a GPU, a sequence in any parts gives the logits of the whole", "[gpu]") {
+  gpu_or_skip();
+  check_any_split_gives_the_logits_of_the_whole("cuda");
+}
+
+TEST_CASE("on a GPU, where weights live changes no bit of the logits", "[gpu]") {
+  gpu_or_skip();
+  check_placement_changes_no_logit("cuda");
 }
 
 TEST_CASE("on a GPU, two runs give the same bits", "[gpu]") {

@@ -36,7 +36,8 @@ PlanRequest request_of(Kind kind, std::size_t bytes = 0) {
                   .resident_layers = true,
                   .residuals = true,
                   .recompute = true,
-                  .mlp_cut = true};
+                  .mlp_cut = true,
+                  .offload = true};
   request.device = {kind, bytes, "gpu_memory = " + std::to_string(bytes) + "B"};
   return request;
 }
@@ -182,6 +183,7 @@ TEST_CASE("a forward pass keeps as many layers on the device as fit") {
   const auto layers_with = [&](std::size_t bytes) {
     PlanRequest request = request_of(Kind::kBytes, bytes);
     request.options.training = false;
+    request.free.offload = false;
     const EngineOptions options = f.choose(request).options;
     CHECK(f.arena(options) <= bytes);
     CHECK_FALSE(options.training);
@@ -195,6 +197,60 @@ TEST_CASE("a forward pass keeps as many layers on the device as fit") {
   two.training = false;
   two.resident_state_layers = 2;
   CHECK(layers_with(f.arena(two)) == 2);
+}
+
+namespace {
+
+PlanRequest forward_request(Kind kind, std::size_t bytes = 0) {
+  PlanRequest request = request_of(kind, bytes);
+  request.options.training = false;
+  request.options.batch_size = 1;
+  request.options.cache_tokens = 50;
+  return request;
+}
+
+std::int64_t fetched_elems(const StepPlan& plan) {
+  std::int64_t elems = 0;
+  for (const Segment& segment : plan.parameters.segments()) {
+    if (plan.arrays.home_of(segment.offset) == Home::kHost) elems += segment.elems;
+  }
+  return elems;
+}
+
+}  // namespace
+
+TEST_CASE("a forward-only engine lives on the device where nothing limits it or everything fits") {
+  const Fixture f;
+  const EngineOptions options = f.choose(forward_request(Kind::kNone)).options;
+  CHECK(options.offload == Offload::kNone);
+  CHECK(f.choose(forward_request(Kind::kBytes, f.arena(options))).options.offload == Offload::kNone);
+  CHECK(f.choose(forward_request(Kind::kBytes, f.arena(options) - 1)).options.offload != Offload::kNone);
+  PlanRequest pinned = forward_request(Kind::kNone);
+  pinned.free.offload = false;
+  CHECK(f.choose(pinned).options.offload == Offload::kAll);
+}
+
+TEST_CASE("a forward-only engine streams as few weights as its budget allows") {
+  const Fixture f;
+  const EngineOptions streamed = f.choose(forward_request(Kind::kMin)).options;
+  CHECK(streamed.offload == Offload::kAll);
+  CHECK(streamed.resident_state_layers == 0);
+  const std::size_t least = f.arena(streamed);
+  const std::size_t most = f.arena(f.choose(forward_request(Kind::kNone)).options);
+  std::int64_t travels = fetched_elems(f.plan(streamed));
+  for (std::size_t budget = least; budget < most; budget += (most - least) / 16) {
+    CAPTURE(budget);
+    const EngineOptions options = f.choose(forward_request(Kind::kBytes, budget)).options;
+    CHECK(f.arena(options) <= budget);
+    CHECK(fetched_elems(f.plan(options)) <= travels);
+    travels = fetched_elems(f.plan(options));
+  }
+  const StepPlan plan = f.plan(streamed);
+  CHECK(travels <= plan.parameters.segment(plan.parameters.layer_segment(0)).elems);
+  const std::string message = thrown([&] { f.choose(forward_request(Kind::kBytes, least - 1)); });
+  CAPTURE(message);
+  CHECK(message.find("the smallest plan for 50 tokens takes") != std::string::npos);
+  CHECK(message.find(": raise gpu_memory, or generate fewer tokens") != std::string::npos);
 }
 
 }  // namespace ferry::test

@@ -70,12 +70,13 @@ TEST_CASE("products with an extent of 1 match f64", FERRY_OP_TAGS) {
 
 namespace {
 
-void check_attention(const std::vector<OpRunner>& runners, const AttentionShape& shape, DType dtype) {
+void check_attention(const std::vector<OpRunner>& runners, const AttentionShape& shape, DType dtype,
+                     Placement keys_placement = Placement::kAligned) {
   const std::vector<std::int64_t> queries = {shape.batch, shape.length, shape.n_heads, shape.head_dim};
   const std::vector<std::int64_t> keys = {shape.batch, shape.n_keys, shape.n_kv_heads, shape.head_dim};
   Tensors t = {{"q", random_tensor(dtype, queries, "q", 2)},
-               {"k", random_tensor(dtype, keys, "k")},
-               {"v", random_tensor(dtype, keys, "v")},
+               {"k", random_tensor(dtype, keys, "k", 1, keys_placement)},
+               {"v", random_tensor(dtype, keys, "v", 1, keys_placement)},
                {"o", TestTensor(dtype, queries)},
                {"lse", TestTensor(DType::kF32, {shape.batch, shape.n_heads, shape.length})}};
   const AttentionOutput want = attention_reference(shape, t["q"].values(), t["k"].values(), t["v"].values());
@@ -97,6 +98,17 @@ TEST_CASE("attention across query tiles and key blocks matches f64", FERRY_OP_TA
   for (const DType dtype : kBoth) {
     check_attention(runners, {1, 131, 650, 2, 1, 20, 0.25}, dtype);
     check_attention(runners, {2, 300, 300, 4, 2, 64, 0.125}, dtype);
+  }
+}
+
+TEST_CASE("one or a few queries at the end of many keys, as a cache holds them, match f64", FERRY_OP_TAGS) {
+  const std::vector<OpRunner> runners = op_runners();
+  for (const DType dtype : kBoth) {
+    check_attention(runners, {1, 1, 1, 4, 2, 64, 0.125}, dtype, Placement::kStrided);
+    check_attention(runners, {1, 1, 33, 8, 2, 64, 0.125}, dtype, Placement::kStrided);
+    check_attention(runners, {1, 1, 1537, 4, 4, 128, 0.09}, dtype, Placement::kStrided);
+    check_attention(runners, {2, 5, 513, 6, 2, 8, 0.35}, dtype, Placement::kStrided);
+    check_attention(runners, {1, 64, 1000, 2, 1, 64, 0.125}, dtype, Placement::kStrided);
   }
 }
 
