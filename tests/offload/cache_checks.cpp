@@ -96,8 +96,8 @@ void check_any_split_gives_the_logits_of_the_whole(const std::string& backend_na
   cached.initialize(3);
   whole.initialize(3);
   const std::vector<std::int32_t> ids = sequence(config, kTokens);
-  // f32: sums in another order. bf16: one rounding of each activation and of the logits may go the other way.
-  const double tolerance = dtype == DType::kF32 ? 2e-6 : 2e-2;
+  // f32: sums in another order, as against PyTorch. bf16: roundings of each layer's activations may go the other way.
+  const double tolerance = dtype == DType::kF32 ? 1e-5 : 3e-2;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const std::vector<std::int32_t> counts = random_split(kTokens, seed);
     cached.reset_cache();

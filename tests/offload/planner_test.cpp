@@ -246,7 +246,8 @@ TEST_CASE("a forward-only engine streams as few weights as its budget allows") {
     travels = fetched_elems(f.plan(options));
   }
   const StepPlan plan = f.plan(streamed);
-  CHECK(travels <= plan.parameters.segment(plan.parameters.layer_segment(0)).elems);
+  // What does not fit travels, and makes room for two slots.
+  CHECK(travels <= 3 * plan.parameters.segment(plan.parameters.layer_segment(0)).elems);
   const std::string message = thrown([&] { f.choose(forward_request(Kind::kBytes, least - 1)); });
   CAPTURE(message);
   CHECK(message.find("the smallest plan for 50 tokens takes") != std::string::npos);
