@@ -12,7 +12,6 @@
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
-#include "train/sampler.h"
 
 namespace ferry {
 namespace {
@@ -147,6 +146,13 @@ EngineOptions engine_options(const RunConfig& config) {
   options.vocab_chunk = config.vocab_chunk;
   options.threads = static_cast<int>(config.threads);
   return options;
+}
+
+SamplerOptions sampler_options(const RunConfig& config) {
+  return {.temperature = config.temperature,
+          .top_k = config.top_k,
+          .top_p = config.top_p,
+          .seed = static_cast<std::uint64_t>(config.seed)};
 }
 
 TrainerOptions trainer_options(const RunConfig& config, const ModelConfig& model, std::int64_t n_sequences) {

@@ -12,6 +12,7 @@
 #include "data/batch_loader.h"
 #include "data/token_shard.h"
 #include "offload/engine.h"
+#include "train/sampler.h"
 #include "train/trainer.h"
 
 namespace ferry {
@@ -29,6 +30,8 @@ BackendOptions backend_options(const RunConfig& config);
 
 /// Where the plan is to choose, the engine's defaults: plan_training() in training_plan.h chooses.
 EngineOptions engine_options(const RunConfig& config);
+
+SamplerOptions sampler_options(const RunConfig& config);
 
 /// `n_sequences` of the training data turn epochs into steps.
 TrainerOptions trainer_options(const RunConfig& config, const ModelConfig& model, std::int64_t n_sequences);

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "io/printable.h"
+#include "train/generation.h"
 #include "train/interrupt.h"
 #include "train/loss_plot.h"
 #include "train/metrics.h"
@@ -171,16 +172,12 @@ class TrainRun {
 
   void print_sample() {
     std::string sample;
-    generate_bytes([this](std::span<const std::int32_t> ids) { return engine_->next_logits(ids); },
-                   {.prompt = config_.sample_prompt,
-                    .n_tokens = config_.sample_tokens,
-                    .context = config_.seq_len,
-                    .temperature = config_.temperature,
-                    .seed = static_cast<std::uint64_t>(config_.seed)},
-                   [&](char byte) {
-                     sample.push_back(byte);
-                     return InterruptGuard::signal() == 0;
-                   });
+    generate(extend_without_cache(*engine_, config_.seq_len), byte_prompt(config_.sample_prompt),
+             {.n_tokens = config_.sample_tokens, .end_ids = {}, .sampler = sampler_options(config_)},
+             [&](std::int32_t byte) {
+               sample.push_back(static_cast<char>(byte));
+               return InterruptGuard::signal() == 0;
+             });
     const WordShare share = share_of_known_words(sample, words_of(train_sources_));
     progress_.print(fmt::format("\nsample at temperature {:g}:\n{}\n", config_.temperature, printable_text(sample)));
     progress_.print(fmt::format("sample: {} of {} words occur in the text", share.n_known, share.n_words));

@@ -50,6 +50,11 @@ void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std
                               : fmt::format("host_memory = {}", config.host_memory);
   std::vector<MemoryLine> lines = plan.host.memory.lines();
   add_line(lines, "the device's", bytes - plan.host.memory.total_bytes());
+  if (plan.options.cache_tokens > 0) {
+    detail::throw_error(ErrorKind::kMemory,
+                        fmt::format("{}, the model needs {} ({}): raise host_memory{}, or use a smaller model", who,
+                                    human_bytes(bytes), list_of(lines), device_too ? "" : " or gpu_memory"));
+  }
   const bool f32_state = plan.options.training && config.optimizer_state == RunConfig::OptimizerState::kF32 &&
                          config.dtype == DType::kBf16;
   detail::throw_error(
@@ -57,6 +62,38 @@ void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std
       fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
                   "resident_state_layers){}, freeze parameters, or use a smaller model",
                   who, human_bytes(bytes), list_of(lines), f32_state ? ", set optimizer_state = bf16" : ""));
+}
+
+std::optional<std::size_t> host_limit(const RunConfig& config, const MemoryLimits& limits) {
+  if (config.host_memory == "auto") return limits.host_bytes;
+  return static_cast<std::size_t>(*parse_size(config.host_memory));
+}
+
+struct Place {
+  const ScratchSizes& sizes;
+  bool device_is_host = false;
+};
+
+TrainingPlan plan_request(const RunConfig& config, const ModelConfig& model, const PlanRequest& request,
+                          const Place& place) {
+  const PlanChoice choice = choose_plan(model, request, place.sizes);
+  TrainingPlan plan{.step = std::make_unique<StepPlan>(model, choice.options, place.sizes), .notes = {}};
+  check_host(config, *plan.step, request.host_bytes, place.device_is_host && config.host_memory == "auto");
+  for (const std::string& note : choice.notes) {
+    plan.notes.push_back(
+        fmt::format("{} ({}): sums run in another order than with more memory", note, request.device.what));
+  }
+  return plan;
+}
+
+void warn_of_locked_memory(const StepPlan& plan, const Backend& backend) {
+  const std::size_t bytes = plan.host.memory.total_bytes();
+  const auto lockable = backend.capabilities().is_device ? lockable_host_bytes() : std::nullopt;
+  if (!lockable || *lockable >= bytes) return;
+  log::warn(
+      "the limit on locked memory is {}, the plan pins {}: copies are slower where the system refuses to pin (raise it "
+      "with `ulimit -l unlimited`)",
+      human_bytes(*lockable), human_bytes(bytes));
 }
 
 }  // namespace
@@ -72,29 +109,27 @@ TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, co
   PlanRequest request{.options = engine_options(config),
                       .free = freedom_of(config),
                       .device = budget_of(config, limits),
-                      .host_bytes = limits.host_bytes};
+                      .host_bytes = host_limit(config, limits)};
   request.options.training = passes == Passes::kTraining;
-  if (config.host_memory != "auto") request.host_bytes = static_cast<std::size_t>(*parse_size(config.host_memory));
-  const PlanChoice choice = choose_plan(model, request, sizes);
-  TrainingPlan plan{.step = std::make_unique<StepPlan>(model, choice.options, sizes), .notes = {}};
-  check_host(config, *plan.step, request.host_bytes, limits.device_is_host && config.host_memory == "auto");
-  for (const std::string& note : choice.notes) {
-    plan.notes.push_back(
-        fmt::format("{} ({}): sums run in another order than with more memory", note, request.device.what));
-  }
-  return plan;
+  return plan_request(config, model, request, {sizes, limits.device_is_host});
 }
 
 TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend, Passes passes) {
   TrainingPlan plan = plan_training(config, model, backend, memory_limits(backend), passes);
-  const std::size_t bytes = plan.step->host.memory.total_bytes();
-  const auto lockable = backend.capabilities().is_device ? lockable_host_bytes() : std::nullopt;
-  if (lockable && *lockable < bytes) {
-    log::warn(
-        "the limit on locked memory is {}, the plan pins {}: copies are slower where the system refuses to pin "
-        "(raise it with `ulimit -l unlimited`)",
-        human_bytes(*lockable), human_bytes(bytes));
-  }
+  warn_of_locked_memory(*plan.step, backend);
+  return plan;
+}
+
+TrainingPlan plan_generation(const RunConfig& config, const ModelConfig& model, const EngineOptions& options,
+                             const Backend& backend) {
+  const MemoryLimits limits = memory_limits(backend);
+  const PlanRequest request{
+      .options = options,
+      .free = {.vocab_chunk = true, .resident_state_layers = true, .mlp_cut = true, .offload = true},
+      .device = budget_of(config, limits),
+      .host_bytes = host_limit(config, limits)};
+  TrainingPlan plan = plan_request(config, model, request, {backend, limits.device_is_host});
+  warn_of_locked_memory(*plan.step, backend);
   return plan;
 }
 

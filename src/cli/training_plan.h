@@ -41,6 +41,10 @@ enum class Passes {
 TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
                            const MemoryLimits& limits, Passes passes = Passes::kTraining);
 
+/// The same for a forward-only engine, planned for `options`: what stays on the device is the plan's choice.
+TrainingPlan plan_generation(const RunConfig& config, const ModelConfig& model, const EngineOptions& options,
+                             const Backend& backend);
+
 /// plan_training() for this machine, then a warning where the system may refuse to pin as much.
 TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend,
                        Passes passes = Passes::kTraining);

@@ -118,11 +118,11 @@ std::vector<Option> offload_options() {
        "those of the embedding, the head and the final norm on the device",
        kShort, kPasses},
       {"gpu_memory", "offload", TextOption{&C::gpu_memory, Form::kSize, {"auto", "min"}},
-       "Device memory that the plan may use: auto is what is free (on the CPU: nothing is kept that need not be), min "
-       "as little as works",
-       kShort, kPasses},
+       "Device memory that the plan may use: auto is what is free (on the CPU only generate keeps there what need not "
+       "be), min as little as works",
+       kShort, kPasses | kGenerate},
       {"host_memory", "offload", TextOption{&C::host_memory, Form::kSize, {"auto"}},
-       "Host memory that the plan may use; auto is what is available", kShort, kPasses},
+       "Host memory that the plan may use; auto is what is available", kShort, kPasses | kGenerate},
   };
 }
 
@@ -166,10 +166,20 @@ std::vector<Option> run_options() {
 
 std::vector<Option> generate_options() {
   return {
-      {"prompt", "generate", TextOption{&C::prompt, Form::kName, {}}, "Text to continue", kShort, kGenerate},
-      {"max_tokens", "generate", IntOption{&C::max_tokens, 1, 1'000'000}, "Tokens to generate", kShort, kGenerate},
+      {"prompt", "generate", TextOption{&C::prompt, Form::kName, {}},
+       "Text to continue; without it a new text begins, for bytes a new line", kShort, kGenerate},
+      {"prompt_ids", "generate", TextOption{&C::prompt_ids, Form::kName, {}},
+       "Token ids to continue, as 1,403,407, instead of a text; a model without a tokenizer answers in ids", kShort,
+       kGenerate},
+      {"max_tokens", "generate", IntOption{&C::max_tokens, 1, 1'000'000},
+       "Tokens to generate, at most: a token that ends a text ends it earlier", kShort, kGenerate},
       {"temperature", "generate", RealOption{&C::temperature, 0, 100},
        "Of generated text, a sample after training included; 0 takes the likeliest token", kShort, kTrain | kGenerate},
+      {"top_k", "generate", IntOption{&C::top_k, 0, kMaxRows}, "Draw from this many of the likeliest tokens; 0 = all",
+       kShort, kTrain | kGenerate},
+      {"top_p", "generate", RealOption{&C::top_p, 0, 1, true},
+       "Draw from the fewest of the likeliest tokens that have this share of the probability, after top_k; 1 = all",
+       kShort, kTrain | kGenerate},
   };
 }
 
@@ -236,7 +246,7 @@ std::vector<Option> make_table() {
 std::span<const CommandInfo> command_table() {
   static const std::vector<CommandInfo> table = {
       {Command::kTrain, "train", "[CONFIG]", "Train a model; without a config file, a tiny one on a bundled text"},
-      {Command::kGenerate, "generate", "[MODEL]", "Continue a text with a trained byte-level model"},
+      {Command::kGenerate, "generate", "[MODEL]", "Continue a text with a trained model"},
       {Command::kEval, "eval", "[MODEL]", "Measure the loss of a trained model on val_data"},
       {Command::kExport, "export", "SOURCE TARGET",
        "Write a run's model, a checkpoint or a Hugging Face folder as one that transformers loads"},

@@ -74,9 +74,12 @@ struct RunConfig {
   std::string sample_prompt = "\n";
 
   // generate
-  std::string prompt = "\n";
+  std::string prompt;
+  std::string prompt_ids;  // numbers between commas
   std::int64_t max_tokens = 200;
   double temperature = 0.8;  // 0 = greedy
+  std::int64_t top_k = 0;    // 0 = all
+  double top_p = 1;
 
   // eval
   bool json = false;

@@ -138,6 +138,28 @@ void set_id(const JsonEvent& event, const std::string& origin, std::vector<std::
 
 }  // namespace
 
+// An id beyond the vocabulary ends nothing and does no harm.
+TextEnds read_text_ends(const fs::path& folder) {
+  std::vector<std::int32_t> bos;
+  TextEnds ends;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const fs::path path = folder / name;
+    std::error_code failure;
+    if (!fs::exists(path, failure)) continue;
+    std::vector<std::int32_t> begins;
+    std::vector<std::int32_t> eos;
+    read_json_file(path, kLargestConfigBytes, kConfigDepth, [&](const JsonEvent& event) {
+      if (event.path.empty() || event.path.size() > 2) return;
+      if (event.path[0] == "bos_token_id") set_id(event, path.string(), begins);
+      if (event.path[0] == "eos_token_id") set_id(event, path.string(), eos);
+    });
+    if (bos.empty()) bos = begins;
+    if (ends.eos.empty()) ends.eos = eos;
+  }
+  if (!bos.empty()) ends.bos = bos.front();
+  return ends;
+}
+
 TokenText TokenText::of_bytes() {
   TokenText text;
   for (std::int32_t id = 0; id < kByteVocabularySize; ++id) {
@@ -152,7 +174,7 @@ TokenText TokenText::load(const fs::path& folder) {
   const TokenizerFile file = read_tokenizer_file(path);
   TokenText text;
   text.set_tokens(file, path.string());
-  text.set_ends(folder);
+  text.ends_ = read_text_ends(folder);
   text.set_encoding(file, path.string());
   return text;
 }
@@ -173,26 +195,6 @@ void TokenText::set_tokens(const TokenizerFile& file, const std::string& origin)
     }
     add(id, {.bytes = std::move(bytes), .is_special = token.is_special});
   }
-}
-
-// An id beyond the vocabulary ends nothing and does no harm.
-void TokenText::set_ends(const fs::path& folder) {
-  std::vector<std::int32_t> bos;
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const fs::path path = folder / name;
-    std::error_code failure;
-    if (!fs::exists(path, failure)) continue;
-    std::vector<std::int32_t> begins;
-    std::vector<std::int32_t> ends;
-    read_json_file(path, kLargestConfigBytes, kConfigDepth, [&](const JsonEvent& event) {
-      if (event.path.empty() || event.path.size() > 2) return;
-      if (event.path[0] == "bos_token_id") set_id(event, path.string(), begins);
-      if (event.path[0] == "eos_token_id") set_id(event, path.string(), ends);
-    });
-    if (bos.empty()) bos = begins;
-    if (eos_.empty()) eos_ = ends;
-  }
-  if (!bos.empty()) bos_ = bos.front();
 }
 
 void TokenText::set_encoding(const TokenizerFile& file, const std::string& origin) {
@@ -230,7 +232,7 @@ bool TokenText::is_special(std::int32_t id) const {
   return found != tokens_.end() && found->second.is_special;
 }
 
-bool TokenText::is_eos(std::int32_t id) const { return std::ranges::count(eos_, id) > 0; }
+bool TokenText::is_eos(std::int32_t id) const { return std::ranges::count(ends_.eos, id) > 0; }
 
 std::string TokenText::decode(std::span<const std::int32_t> ids) const {
   TextDecoder decoder(*this);

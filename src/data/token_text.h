@@ -16,6 +16,15 @@
 
 namespace ferry {
 
+/// Ids that begin and end a text: of generation_config.json in a model's folder, else of config.json.
+struct TextEnds {
+  std::optional<std::int32_t> bos;
+  std::vector<std::int32_t> eos;  // may be empty
+};
+
+/// Throws Error{kIo} with file and field.
+TextEnds read_text_ends(const std::filesystem::path& folder);
+
 /// A vocabulary of byte-pair tokens: one token per byte, or a Hugging Face tokenizer.json whose tokens are spelled by
 /// bytes (Llama 3, GPT-2) or by characters with bytes as a fallback (SentencePiece: Llama 2).
 class TokenText {
@@ -23,7 +32,7 @@ class TokenText {
   /// The built-in vocabulary: id = byte, no special tokens.
   static TokenText of_bytes();
 
-  /// tokenizer.json of `folder`; the ids that end a text from its generation_config.json, else its config.json.
+  /// tokenizer.json of `folder`, and its read_text_ends().
   /// Throws Error{kIo} with file and field: as read_tokenizer_file, or a decoder that is not of these two kinds.
   static TokenText load(const std::filesystem::path& folder);
 
@@ -35,9 +44,9 @@ class TokenText {
   std::string_view bytes_of(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
 
-  std::optional<std::int32_t> bos() const { return bos_; }
+  std::optional<std::int32_t> bos() const { return ends_.bos; }
   /// May be empty.
-  const std::vector<std::int32_t>& eos() const { return eos_; }
+  const std::vector<std::int32_t>& eos() const { return ends_.eos; }
   bool is_eos(std::int32_t id) const;
 
   /// The first space of a text belongs to the encoding, not to the text.
@@ -59,7 +68,6 @@ class TokenText {
 
   void add(std::int32_t id, Token token);
   void set_tokens(const TokenizerFile& file, const std::string& origin);
-  void set_ends(const std::filesystem::path& folder);
   void set_encoding(const TokenizerFile& file, const std::string& origin);
   std::int32_t id_named(const std::string& origin, const std::string& spelling) const;
   /// Spells it by its bytes where it has no token of its own.
@@ -67,8 +75,7 @@ class TokenText {
 
   std::unordered_map<std::int32_t, Token> tokens_;
   std::int64_t size_ = 0;
-  std::optional<std::int32_t> bos_;
-  std::vector<std::int32_t> eos_;
+  TextEnds ends_;
   bool drops_first_space_ = false;
 
   bool is_bytes_ = false;                                // the built-in vocabulary

@@ -15,11 +15,68 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 
 char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
+struct Candidate {
+  std::int32_t id = 0;
+  double weight = 0;  // its probability times a constant
+};
+
+bool is_likelier(const Candidate& a, const Candidate& b) {
+  return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+}
+
+void check_logits(std::span<const float> logits) {
+  FERRY_CHECK(!logits.empty(), kConfig, "nothing to sample from: no logits");
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    FERRY_CHECK(!std::isnan(logits[i]) && logits[i] != std::numeric_limits<float>::infinity(), kConfig,
+                "the model's output for token {} is {}: its weights are damaged, use an earlier save", i, logits[i]);
+  }
+}
+
+/// All tokens, by id.
+std::vector<Candidate> candidates_of(std::span<const float> logits, double largest, double temperature) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (const float logit : logits) {
+    candidates.push_back({.id = static_cast<std::int32_t>(candidates.size()),
+                          .weight = std::exp((static_cast<double>(logit) - largest) / temperature)});
+  }
+  return candidates;
+}
+
+double total_weight(std::span<const Candidate> candidates) {
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  return total;
+}
+
+/// Of candidates from the likeliest down: the fewest that have the share.
+void keep_share(std::vector<Candidate>& candidates, double share) {
+  const double wanted = share * total_weight(candidates);
+  double sum = 0;
+  std::size_t n_kept = 0;
+  while (n_kept < candidates.size() && sum < wanted) sum += candidates[n_kept++].weight;
+  candidates.resize(n_kept);
+}
+
+/// `uniform` is in [0, 1).
+std::int32_t draw(std::span<const Candidate> candidates, double uniform) {
+  const double target = uniform * total_weight(candidates);
+  double sum = 0;
+  for (const Candidate& candidate : candidates) {
+    sum += candidate.weight;
+    if (sum > target) return candidate.id;
+  }
+  return candidates.back().id;
+}
+
 }  // namespace
 
-Sampler::Sampler(double temperature, std::uint64_t seed) : temperature_(temperature), rng_(seed, "sampler") {
-  FERRY_CHECK(std::isfinite(temperature) && temperature >= 0, kConfig,
-              "temperature is {}: expected 0 (greedy) or a positive number, such as 0.6", temperature);
+Sampler::Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed, "sampler") {
+  FERRY_CHECK(std::isfinite(options.temperature) && options.temperature >= 0, kConfig,
+              "temperature is {}: expected 0 (greedy) or a positive number, such as 0.6", options.temperature);
+  FERRY_CHECK(options.top_k >= 0, kConfig, "top_k is {}: expected 0 (all tokens) or more, such as 40", options.top_k);
+  FERRY_CHECK(options.top_p > 0 && options.top_p <= 1, kConfig,
+              "top_p is {}: expected more than 0, and at most 1 (all tokens), such as 0.9", options.top_p);
 }
 
 double Sampler::uniform() {
@@ -30,41 +87,18 @@ double Sampler::uniform() {
 }
 
 std::int32_t Sampler::sample(std::span<const float> logits) {
-  FERRY_CHECK(!logits.empty(), kConfig, "nothing to sample from: no logits");
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    FERRY_CHECK(!std::isnan(logits[i]) && logits[i] != std::numeric_limits<float>::infinity(), kConfig,
-                "the model's output for token {} is {}: its weights are damaged, use an earlier save", i, logits[i]);
-  }
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  if (temperature_ == 0) return static_cast<std::int32_t>(largest - logits.begin());
+  check_logits(logits);
+  const auto likeliest = std::ranges::max_element(logits);
+  if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
 
-  std::vector<double> cumulative(logits.size());
-  double total = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    total += std::exp((static_cast<double>(logits[i]) - static_cast<double>(*largest)) / temperature_);
-    cumulative[i] = total;
-  }
-  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform() * total);
-  return static_cast<std::int32_t>(std::min(chosen - cumulative.begin(), std::ssize(cumulative) - 1));
-}
-
-void require_byte_vocabulary(const ModelConfig& config, std::string_view what) {
-  FERRY_CHECK(has_byte_vocabulary(config), kConfig,
-              "{} needs a tokenizer for a vocabulary of {}; ferry itself can spell only bytes (vocab_size {}): "
-              "load the saved folder with Hugging Face transformers instead",
-              what, config.vocab_size, kByteVocabularySize);
-}
-
-void generate_bytes(const NextLogits& next_logits, const ByteTextOptions& options,
-                    const std::function<bool(char)>& on_byte) {
-  Sampler sampler(options.temperature, options.seed);
-  std::vector<std::int32_t> ids = encode_bytes(options.prompt.empty() ? "\n" : options.prompt);
-  for (std::int64_t i = 0; i < options.n_tokens; ++i) {
-    const auto seen = std::min(static_cast<std::size_t>(options.context), ids.size());
-    const std::int32_t id = sampler.sample(next_logits(std::span(ids).last(seen)));
-    ids.push_back(id);
-    if (!on_byte(static_cast<char>(id))) return;
-  }
+  std::vector<Candidate> candidates = candidates_of(logits, static_cast<double>(*likeliest), options_.temperature);
+  const auto top_k = static_cast<std::size_t>(options_.top_k);
+  const bool cuts = (top_k > 0 && top_k < candidates.size()) || options_.top_p < 1;
+  if (cuts) std::ranges::sort(candidates, is_likelier);
+  if (top_k > 0 && top_k < candidates.size()) candidates.resize(top_k);
+  if (options_.top_p < 1) keep_share(candidates, options_.top_p);
+  if (cuts) std::ranges::sort(candidates, {}, &Candidate::id);
+  return draw(candidates, uniform());
 }
 
 std::vector<std::string> split_words(std::string_view text) {

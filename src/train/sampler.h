@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Picks the next token from logits, and turns a model over bytes into text.
+// Picks the next token from logits; compares a sample with the text that it should resemble.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,12 +15,21 @@
 
 namespace ferry {
 
-/// softmax(logits / temperature) in f64; temperature 0 is greedy, ties go to the lowest id.
-/// Draw i depends on (seed, i) alone.
+/// What is left to draw from: first the temperature makes probabilities, then top_k, then top_p leaves out unlikely
+/// tokens.
+struct SamplerOptions {
+  double temperature = 1;  // 0: the likeliest token
+  std::int64_t top_k = 0;  // this many of the likeliest; 0 = all
+  double top_p = 1;        // the fewest of the likeliest that have this share of the probability; 1 = all
+  std::uint64_t seed = 0;
+};
+
+/// softmax(logits / temperature) in f64, of the tokens that are left. Of equally likely tokens the lower id counts as
+/// the likelier. Draw i depends on (seed, i) alone.
 class Sampler {
  public:
-  /// Throws Error{kConfig} for a negative or non-finite temperature.
-  Sampler(double temperature, std::uint64_t seed);
+  /// Throws Error{kConfig}: temperature negative or not finite, top_k negative, top_p not in (0, 1].
+  explicit Sampler(const SamplerOptions& options);
 
   /// Throws Error{kConfig} for logits that are empty or hold NaN.
   std::int32_t sample(std::span<const float> logits);
@@ -29,30 +37,12 @@ class Sampler {
  private:
   double uniform();
 
-  double temperature_;
+  SamplerOptions options_;
   CounterRng rng_;
   std::uint64_t n_draws_ = 0;
 };
 
 inline bool has_byte_vocabulary(const ModelConfig& config) { return config.vocab_size == kByteVocabularySize; }
-
-/// Throws Error{kConfig} unless the vocabulary is bytes; `what` names the caller ("generate").
-void require_byte_vocabulary(const ModelConfig& config, std::string_view what);
-
-/// Logits of the token after `ids`; Engine::next_logits.
-using NextLogits = std::function<std::vector<float>(std::span<const std::int32_t> ids)>;
-
-struct ByteTextOptions {
-  std::string prompt;         // empty: a newline
-  std::int64_t n_tokens = 0;  // bytes to add
-  std::int64_t context = 1;   // the model sees the last `context` bytes
-  double temperature = 0.6;
-  std::uint64_t seed = 0;
-};
-
-/// Calls on_byte for each new byte as soon as it is known; stops early when it returns false.
-void generate_bytes(const NextLogits& next_logits, const ByteTextOptions& options,
-                    const std::function<bool(char)>& on_byte);
 
 /// The words of a text: runs of ASCII letters, lower-cased.
 std::vector<std::string> split_words(std::string_view text);

@@ -2,6 +2,7 @@
 // The ferry program end to end: a tiny training run, its files, Ctrl-C, and what it says when something is wrong.
 #include <signal.h>
 
+#include <algorithm>
 #include <string>
 
 #include "catch.h"
@@ -202,18 +203,39 @@ TEST_CASE("the saved config and weights start another run") {
 TEST_CASE("generate continues a text from a run's folder or its model folder") {
   const Workplace place;
   REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);
-  const std::vector<std::string> flags = {"--prompt",      "the cat", "--max-tokens", "20",
-                                          "--temperature", "0",       "--dtype",      "f32"};
-  std::vector<std::string> args = {"generate", "out"};
-  args.insert(args.end(), flags.begin(), flags.end());
-  const Outcome outcome = run_ferry(place, args);
-  INFO(outcome.err);
-  CHECK(outcome.exit_code == 0);
-  CHECK(outcome.out.starts_with("the cat"));
-  CHECK(outcome.out.size() == 7 + 20 + 1);
-  CHECK(outcome.err.empty());
-  args[1] = "out/model";
-  CHECK(run_ferry(place, args).out == outcome.out);
+  const auto generated = [&](const std::string& folder, const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"generate", folder, "--prompt", "the cat", "--max-tokens", "20", "--dtype", "f32"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Outcome outcome = run_ferry(place, args);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.err.empty());
+    return outcome.out;
+  };
+  const std::string greedy = generated("out", {"--temperature", "0"});
+  CHECK(greedy.starts_with("the cat"));
+  CHECK(greedy.size() == 7 + 20 + 1);
+  CHECK(generated("out/model", {"--temperature", "0"}) == greedy);
+  CHECK(generated("out", {"--temperature", "0", "--gpu-memory", "min"}) == greedy);
+  CHECK(generated("out", {"--temperature", "2", "--top-k", "1"}) == greedy);
+  CHECK(generated("out", {"--temperature", "1", "--top-p", "1e-6"}) == greedy);
+}
+
+TEST_CASE("generate draws the same text from the same seed, beyond the model's context too") {
+  const Workplace place;
+  REQUIRE(run_ferry(place, {"train", "tiny.toml"}).exit_code == 0);
+  const auto text = [&](const std::string& seed) {
+    return run_ferry(place, {"generate", "out", "--prompt-ids", "116,104,101", "--max-tokens", "60", "--seed", seed,
+                             "--temperature", "1.5", "--top-k", "20", "--top-p", "0.95"})
+        .out;
+  };
+  const std::string first = text("1");
+  CHECK(first.starts_with("the"));
+  CHECK(first.size() == 3 + 60 + 1);
+  CHECK(text("1") == first);
+  CHECK(text("2") != first);
+  const Outcome cut = run_ferry(place, {"generate", "out", "--prompt", std::string(40, 'a'), "--max-tokens", "3"});
+  CHECK(cut.exit_code == 0);
+  CHECK(contains(cut.err, "the prompt has 40 tokens, the model's context 16: it sees the last 8 of them"));
 }
 
 TEST_CASE("Ctrl-C and SIGTERM end the step, save the weights and exit with 128 + signal") {
@@ -301,12 +323,26 @@ TEST_CASE("what cannot be trained or generated is refused before anything is wri
   CHECK_FALSE(place.has("out"));
 }
 
-TEST_CASE("generate refuses a vocabulary that is not bytes") {
+TEST_CASE("generate answers in ids where there is no tokenizer, and ends where a text ends") {
   const Workplace place;
   std::string config = kModel;
   config.replace(config.find("256"), 3, "512");
-  place.write("config.json", config);
-  check_refused(place, {"generate", "."}, 2, "ferry generate needs a tokenizer for a vocabulary of 512");
+  place.write("model.json", config);
+  REQUIRE(run_ferry(place, {"train", "tiny.toml", "--steps", "2"}).exit_code == 0);
+  check_refused(place, {"generate", "out"}, 2, "has no tokenizer.json for its vocabulary of 512");
+  check_refused(place, {"generate", "out", "--prompt-ids", "1,x"}, 2, "prompt_ids: 'x' is no token: expected");
+  check_refused(place, {"generate", "out", "--prompt-ids", "1,512"}, 2,
+                "'512' is no token: expected numbers from 0 to 511");
+  check_refused(place, {"generate", "out", "--prompt-ids", "1", "--prompt", "a"}, 2, "expected one of them");
+  const std::vector<std::string> args = {"generate",     "out", "--prompt-ids",  "1,300",
+                                         "--max-tokens", "6",   "--temperature", "0"};
+  const std::string ids = run_ferry(place, args).out;
+  CHECK(ids.starts_with("1,300,"));
+  CHECK(std::ranges::count(ids, ',') == 7);
+  CHECK(ids.ends_with("\n"));
+  const std::string third = ids.substr(6, ids.find(',', 6) - 6);
+  place.write("out/model/generation_config.json", "{\"eos_token_id\": [511, " + third + "]}");
+  CHECK(run_ferry(place, args).out == "1,300\n");
 }
 
 TEST_CASE("bench step and bench floor measure the model of a config file") {

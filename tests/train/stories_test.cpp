@@ -5,10 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "catch.h"
+#include "core/rng.h"
 #include "core/tokens.h"
 #include "data/token_text.h"
 #include "io/file_test_helpers.h"
-#include "train/sampler.h"
+#include "train/generation.h"
 #include "train/weights_io.h"
 
 using namespace ferry;
@@ -22,18 +23,32 @@ const std::filesystem::path kFolder = std::filesystem::path(FERRY_FIXTURES) / "s
 
 /// The model on the CPU backend, forward only.
 struct Stories {
-  explicit Stories(DType dtype = DType::kF32)
+  explicit Stories(DType dtype = DType::kF32, Offload offload = Offload::kAll)
       : expected(nlohmann::json::parse(read_file(kFolder / "expected.json"))), config(load_model_config(kFolder)) {
     EngineOptions options;
     options.dtype = dtype;
     options.training = false;
     options.seq_len = 256;
+    options.cache_tokens = 256;
+    options.offload = offload;
     options.threads = 1;
     engine = std::make_unique<Engine>(*backend, config, options);
     load_weights(kFolder, config, *engine);
   }
 
   Ids ids(const char* key) const { return expected[key].get<Ids>(); }
+
+  /// `start` and the likeliest `n` after it.
+  Ids greedy(const Ids& start, std::int64_t n) const {
+    Ids result = start;
+    generate([this](std::span<const std::int32_t> part) { return engine->extend(part); }, start,
+             {.n_tokens = n, .end_ids = {}, .sampler = {.temperature = 0}},
+             [&](std::int32_t id) {
+               result.push_back(id);
+               return true;
+             });
+    return result;
+  }
 
   nlohmann::json expected;
   ModelConfig config;
@@ -79,14 +94,27 @@ TEST_CASE("stories260K gives the expected logits") {
   CHECK(worst < 5e-5);
 }
 
-TEST_CASE("stories260K tells the expected story, greedily") {
-  const Stories stories;
+TEST_CASE("stories260K tells the expected story, greedily, offloaded or not") {
+  const Stories stories(DType::kF32, GENERATE(Offload::kAll, Offload::kNone));
   const Ids expected = stories.ids("greedy_from_bos_ids");
-  Sampler greedy(0, 0);
-  Ids ids = {expected.front()};
-  while (ids.size() < expected.size()) ids.push_back(greedy.sample(stories.engine->next_logits(ids)));
+  const Ids ids = stories.greedy({expected.front()}, std::ssize(expected) - 1);
   CHECK(ids == expected);
   CHECK(" " + TokenText::load(kFolder).decode(ids) == stories.expected["greedy_from_bos_text"].get<std::string>());
+}
+
+TEST_CASE("stories260K goes on with the expected story after any part of it, read in any parts") {
+  const Stories stories;
+  const Ids expected = stories.ids("greedy_from_bos_ids");
+  const auto at = [&](std::int64_t index) { return expected.begin() + index; };
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const CounterRng rng(seed, "prompt");
+    const std::int64_t n_prompt = 2 + rng.bits(0) % 60;
+    const std::int64_t n_first = 1 + rng.bits(1) % (n_prompt - 1);
+    CAPTURE(n_prompt, n_first);
+    stories.engine->reset_cache();
+    stories.engine->extend(Ids(at(0), at(n_first)));
+    CHECK(stories.greedy(Ids(at(n_first), at(n_prompt)), 20) == Ids(at(n_first), at(n_prompt + 20)));
+  }
 }
 
 TEST_CASE("stories260K in bf16 is nearly as good") {
