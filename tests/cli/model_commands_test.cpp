@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// eval, export and inspect end to end, on a published model.
+// eval, export, inspect and generate end to end, on a published model.
 #include <filesystem>
 #include <string>
 
@@ -148,4 +148,20 @@ TEST_CASE("inspect ends in a message at what is damaged or unknown") {
     "num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"tie_word_embeddings":true})");
   std::filesystem::copy_file(kStories + "/model.safetensors", place.path() / "other/model.safetensors");
   check_refused(place, {"inspect", "other"}, 3, "holds the tensor model.layers.4.");
+}
+
+TEST_CASE("generate spells what a tokenizer.json spells, characters of several bytes too") {
+  const ferry::TempFolder place;
+  const auto generated = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"generate", kStories, "--temperature", "0", "--dtype", "f32"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return run_ferry(place, args).out;
+  };
+  const std::string story = "Once upon a time, there was a little girl named Lily.";
+  CHECK(generated({"--max-tokens", "30"}).starts_with(story));
+  CHECK(generated({"--max-tokens", "30", "--prompt-ids", "1,403,407"}).starts_with(story));
+  const std::string text = "Lily said: \u00e9 \u20ac \u65e5\u672c";
+  const std::string continued = generated({"--max-tokens", "12", "--prompt", text});
+  CHECK(continued.starts_with(text));
+  CHECK(continued.size() > text.size() + 12);
 }
