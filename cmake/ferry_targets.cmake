@@ -33,6 +33,19 @@ function(ferry_library name)
   target_link_libraries(ferry_${name} PUBLIC ferry_flags ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE})
 endfunction()
 
+# ferry_isa_test(<what> <isa> <objects>): the objects share no symbol with those of other instruction sets.
+function(ferry_isa_test what isa objects)
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  if(NOT FERRY_TESTS OR NOT Python3_FOUND)
+    return()
+  endif()
+  set(name "${what}: ${isa} objects share no symbol with other instruction sets")
+  add_test(NAME ${name}
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_isa_symbols.py ${CMAKE_NM} ${isa} ${objects}
+    COMMAND_EXPAND_LISTS)
+  set_tests_properties(${name} PROPERTIES LABELS cpu)
+endfunction()
+
 # ferry_test(<folder> SOURCES ... DEPENDS <folders of src> [LABELS ...] [PRIVATE ...])
 function(ferry_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS;PRIVATE" ${ARGN})

@@ -194,19 +194,26 @@ std::size_t sum_of_squares_scratch_bytes(std::int64_t n);
 
 /// The step-dependent scalars of AdamW; as optim/adamw.h.
 struct AdamwScalars {
-  float beta1 = 0;
   float beta2 = 0;
   float one_minus_beta1 = 0;
   float one_minus_beta2 = 0;
   float decay = 1;
   float step_size = 0;
-  float sqrt_correction2 = 1;
+  float inverse_sqrt_correction2 = 1;
   float eps = 0;
   float gradient_scale = 1;
 };
 
+/// What rounding to bf16 draws; as optim/adamw_kernels.h.
+struct AdamwNoise {
+  bool stochastic = false;  // false: to nearest even
+  std::uint32_t first_key = 0;
+  std::uint32_t second_key = 0;
+  std::uint32_t element = 0;  // the first one's
+};
+
 /// One AdamW update, with the bits of the host's. (type, state): (f32, f32); (bf16, f32) with weight_low, the lower
-/// half of an f32 master; (bf16, bf16).
+/// half of an f32 master; (bf16, bf16) with or without it.
 struct AdamwArgs {
   Type type = Type::kF32;   // of weight, gradient
   Type state = Type::kF32;  // of m, v
@@ -217,6 +224,7 @@ struct AdamwArgs {
   void* v = nullptr;                   // n, updated
   const void* gradient = nullptr;      // n
   AdamwScalars scalars;
+  AdamwNoise noise;
 };
 [[nodiscard]] cudaError_t launch_adamw(const AdamwArgs& args, cudaStream_t stream);
 

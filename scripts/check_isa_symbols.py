@@ -17,7 +17,7 @@ HARMLESS = ("DW.ref.__gxx_personality_v0",)
 
 def offending(nm, isa, path):
     listing = subprocess.run([nm, "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout
-    own = (f"ferry::cpu::{isa}::", f"Eigen_{isa}::")
+    own = (f"ferry::cpu::{isa}::", f"Eigen_{isa}::", f"ferry::detail::adamw_{isa}(")
     for line in listing.splitlines():
         kind, name = line[17:].split(" ", 1)
         if name in HARMLESS:

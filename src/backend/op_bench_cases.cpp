@@ -174,9 +174,10 @@ Cases adamw(BenchTensors& t, const OpBenchModel& m) {
   if (t.dtype() == DType::kF32) return {named(op, 2 * m.ffn_width, m.width)};
   op.weight_low = t.zeros(DType::kI16, {n});
   Cases cases = {named(op, 2 * m.ffn_width, m.width, " (f32 state)")};
-  op.weight_low = {};
   op.m = t.zeros(DType::kBf16, {n});
   op.v = t.zeros(DType::kBf16, {n});
+  cases.push_back(named(op, 2 * m.ffn_width, m.width, " (mixed state)"));
+  op.weight_low = {};
   cases.push_back(named(op, 2 * m.ffn_width, m.width, " (bf16 state)"));
   return cases;
 }

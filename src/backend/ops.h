@@ -415,11 +415,11 @@ struct SumOfSquares {
 
 /// One AdamW update of a flat range; the same bits as adamw_update on the host.
 /// Shapes    weight, weight_low, m, v, gradient: (n). weight_low only for split f32 masters.
-/// DTypes    weight, gradient: bf16 | f32 (equal). weight f32: m, v f32, no weight_low. weight bf16: m, v f32 with
-///           weight_low (i16), or m, v bf16 without.
+/// DTypes    weight, gradient: bf16 | f32 (equal). weight f32: m, v f32, no weight_low. weight bf16: m, v f32 | bf16
+///           with weight_low (i16), or m, v bf16 without.
 /// Aliasing  none; weight, weight_low, m and v are updated in place.
 /// Errors    Error{kShape | kDType} before anything is enqueued.
-/// Cost      14 (bf16 state), 26 (bf16 weight, f32 state), 28 (f32 weight) bytes per element.
+/// Cost      14 (bf16 state), 18 (mixed), 26 (bf16 weight, f32 state), 28 (f32 weight) bytes per element.
 /// Source    Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2; order of operations of torch.optim.AdamW.
 struct Adamw {
   static constexpr const char* kName = "adamw";
@@ -429,6 +429,8 @@ struct Adamw {
   TensorView v;           // (n)
   TensorView gradient;    // (n)
   AdamwScalars scalars;
+  std::int64_t parameter = 0;  // as in AdamwRange
+  std::int64_t element = 0;
 
   template <class Fn>
   void visit(Fn&& fn) const {

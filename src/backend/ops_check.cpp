@@ -199,7 +199,9 @@ void check(const Adamw& op) {
   const bool bf16 = op.weight.dtype == DType::kBf16;
   must.require(bf16 || !op.weight_low, "weight_low", op.weight_low, "none beside f32 weights");
   if (op.weight_low) must.matches("weight_low", op.weight_low, DType::kI16, {n});
-  const auto state = bf16 && !op.weight_low ? DType::kBf16 : DType::kF32;
+  const bool any_state = bf16 && op.weight_low;
+  if (any_state) must.floating("m", op.m, "n");
+  const auto state = any_state ? op.m.dtype : bf16 ? DType::kBf16 : DType::kF32;
   must.matches("m", op.m, state, {n});
   must.matches("v", op.v, state, {n});
   must.matches("gradient", op.gradient, op.weight.dtype, {n});

@@ -42,6 +42,17 @@ DeviceBudget budget_of(const RunConfig& config, const MemoryLimits& limits) {
                       human_bytes(*limits.device_bytes), human_bytes(kDeviceReserveBytes))};
 }
 
+/// Advice to keep less for AdamW, where that is possible.
+const char* smaller_state(const EngineOptions& options) {
+  if (!options.training || options.dtype != DType::kBf16) return "";
+  switch (options.optimizer_state) {
+    case OptimizerState::kF32: return ", set optimizer_state = mixed or bf16";
+    case OptimizerState::kMixed: return ", set optimizer_state = bf16";
+    case OptimizerState::kBf16: break;
+  }
+  return "";
+}
+
 void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std::size_t> limit, bool device_too) {
   const std::size_t bytes = plan.host.memory.total_bytes() + (device_too ? plan.device.memory.arena_bytes() : 0);
   if (!limit || bytes <= *limit) return;
@@ -55,13 +66,10 @@ void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std
                         fmt::format("{}, the model needs {} ({}): raise host_memory{}, or use a smaller model", who,
                                     human_bytes(bytes), list_of(lines), device_too ? "" : " or gpu_memory"));
   }
-  const bool f32_state = plan.options.training && config.optimizer_state == RunConfig::OptimizerState::kF32 &&
-                         config.dtype == DType::kBf16;
-  detail::throw_error(
-      ErrorKind::kMemory,
-      fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
-                  "resident_state_layers){}, freeze parameters, or use a smaller model",
-                  who, human_bytes(bytes), list_of(lines), f32_state ? ", set optimizer_state = bf16" : ""));
+  detail::throw_error(ErrorKind::kMemory,
+                      fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
+                                  "resident_state_layers){}, freeze parameters, or use a smaller model",
+                                  who, human_bytes(bytes), list_of(lines), smaller_state(plan.options)));
 }
 
 std::optional<std::size_t> host_limit(const RunConfig& config, const MemoryLimits& limits) {

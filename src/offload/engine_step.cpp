@@ -221,13 +221,16 @@ void Engine::Impl::update_on_device(int segment, const TensorView& gradient) {
   const Segment& info = parameters_.segment(segment);
   const OpContext context{.backend = &backend_, .stream = streams_.compute.get(), .scratch = {}};
   streams_.on_compute({"AdamW", segment}, [&] {
-    for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, info.offset, info.elems)) {
+    for (const ParameterRange& part : parameter_ranges(parameters_, info.offset, info.elems)) {
+      const auto [offset, elems, decayed, parameter, element] = part;
       context.run(Adamw{.weight = arrays_.weights_at(offset, elems),
                         .weight_low = arrays_.at(ParameterArray::kWeightLow, offset, elems),
                         .m = arrays_.at(ParameterArray::kFirstMoment, offset, elems),
                         .v = arrays_.at(ParameterArray::kSecondMoment, offset, elems),
                         .gradient = gradient.columns(offset - info.offset, elems),
-                        .scalars = decayed ? scalars_.decayed : scalars_.plain});
+                        .scalars = scalars_.of(part),
+                        .parameter = parameter,
+                        .element = element});
     }
   });
 }

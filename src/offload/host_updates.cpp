@@ -36,11 +36,10 @@ void HostUpdates::note_update(std::int64_t offset, std::int64_t elems) {
 
 void HostUpdates::update(const Piece& piece, const StepScalars& scalars) {
   note_update(piece.offset, piece.elems);
-  for (const auto& [offset, elems, decayed] : parameter_ranges(parameters_, piece.offset, piece.elems)) {
-    const TensorView gradient = arrays_.gradients_at(offset, elems);
+  for (const ParameterRange& part : parameter_ranges(parameters_, piece.offset, piece.elems)) {
+    const TensorView gradient = arrays_.gradients_at(part.offset, part.elems);
     FERRY_ASSERT(gradient);
-    adamw_update(adamw_range(arrays_, offset, elems, gradient.data), decayed ? scalars.decayed : scalars.plain,
-                 simd_level(), pool_);
+    adamw_update(adamw_range(arrays_, part, gradient.data), scalars.of(part), simd_level(), pool_);
   }
 }
 
@@ -61,11 +60,19 @@ void HostUpdates::update_runs(const std::vector<RowRun>& runs, const StepScalars
   for (const RowRun& run : runs) note_update(table_.offset + run.first * width_, run.count * width_);
   pool_.parallel_for(static_cast<std::int64_t>(runs.size()), [&](std::int64_t i) {
     const RowRun& run = runs[static_cast<std::size_t>(i)];
-    const std::int64_t offset = table_.offset + run.first * width_;
-    const TensorView gradient = arrays_.gradients_at(offset, run.count * width_);
-    adamw_update(adamw_range(arrays_, offset, run.count * width_, gradient ? gradient.data : zeros_.data()),
-                 row_scalars(scalars), simd_level());
+    const ParameterRange part = rows_range(run.first, run.count);
+    const TensorView gradient = arrays_.gradients_at(part.offset, part.elems);
+    adamw_update(adamw_range(arrays_, part, gradient ? gradient.data : zeros_.data()), scalars.of(part), simd_level());
   });
+}
+
+/// Rows of the table, which is parameter 0.
+ParameterRange HostUpdates::rows_range(std::int64_t first, std::int64_t count) const {
+  return {.offset = table_.offset + first * width_,
+          .elems = count * width_,
+          .decayed = table_.decayed,
+          .parameter = 0,
+          .element = first * width_};
 }
 
 double HostUpdates::sum_rows(const BatchRows& rows, const RowGradients& gradients) {
@@ -86,8 +93,8 @@ void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradien
     for (std::int64_t i = run * kRunRows; i < end; ++i) {
       const auto k = static_cast<std::size_t>(i);
       const void* gradient = row_gradient(rows, gradients, arrays_.dtype(), width_, k);
-      adamw_update(adamw_range(arrays_, table_.offset + rows.distinct()[k] * width_, width_, gradient),
-                   row_scalars(scalars), simd_level());
+      const ParameterRange part = rows_range(rows.distinct()[k], 1);
+      adamw_update(adamw_range(arrays_, part, gradient), scalars.of(part), simd_level());
     }
   });
 }

@@ -18,6 +18,8 @@ namespace ferry {
 struct StepScalars {
   AdamwScalars decayed;
   AdamwScalars plain;
+
+  const AdamwScalars& of(const ParameterRange& part) const { return part.decayed ? decayed : plain; }
 };
 
 /// Work is cut by index: bits do not depend on the number of threads. One thread calls.
@@ -42,9 +44,7 @@ class HostUpdates {
  private:
   void update_runs(const std::vector<RowRun>& runs, const StepScalars& scalars);
   void note_update(std::int64_t offset, std::int64_t elems);
-  const AdamwScalars& row_scalars(const StepScalars& scalars) const {
-    return table_.decayed ? scalars.decayed : scalars.plain;
-  }
+  ParameterRange rows_range(std::int64_t first, std::int64_t count) const;
 
   Backend& backend_;
   const ParameterTable& parameters_;

@@ -59,7 +59,7 @@ DType ParameterArrays::dtype_of(ParameterArray array) const {
     case ParameterArray::kFirstMoment:
     case ParameterArray::kSecondMoment: break;
   }
-  return dtype_ == DType::kBf16 && state_ == OptimizerState::kBf16 ? DType::kBf16 : DType::kF32;
+  return moment_dtype(dtype_, state_);
 }
 
 std::size_t ParameterArrays::size_bytes(ParameterArray array, Home home) const {
@@ -95,7 +95,8 @@ TensorView ParameterArrays::at(ParameterArray array, std::int64_t offset, std::i
   return {static_cast<std::byte*>(base) + place * static_cast<std::int64_t>(size_of(type)), type, {elems}};
 }
 
-AdamwRange adamw_range(const ParameterArrays& arrays, std::int64_t offset, std::int64_t elems, const void* gradient) {
+AdamwRange adamw_range(const ParameterArrays& arrays, const ParameterRange& part, const void* gradient) {
+  const auto [offset, elems, decayed, parameter, element] = part;
   const TensorView low = arrays.at(ParameterArray::kWeightLow, offset, elems);
   return {.dtype = arrays.dtype(),
           .state = arrays.state(),
@@ -104,7 +105,9 @@ AdamwRange adamw_range(const ParameterArrays& arrays, std::int64_t offset, std::
           .m = arrays.at(ParameterArray::kFirstMoment, offset, elems).data,
           .v = arrays.at(ParameterArray::kSecondMoment, offset, elems).data,
           .gradient = gradient,
-          .n = elems};
+          .n = elems,
+          .parameter = parameter,
+          .element = element};
 }
 
 void store_weights(std::span<const float> values, const TensorView& weight, const TensorView& weight_low) {

@@ -11,6 +11,7 @@
 
 #include "core/tensor_view.h"
 #include "model/parameter_table.h"
+#include "offload/pieces.h"
 #include "optim/adamw.h"
 
 namespace ferry {
@@ -38,8 +39,8 @@ class ParameterArrays {
 
   DType dtype() const { return dtype_; }
   OptimizerState state() const { return state_; }
-  /// bf16 weights with f32 state keep the rest of the f32 master.
-  bool split_master() const { return dtype_ == DType::kBf16 && state_ == OptimizerState::kF32; }
+  /// bf16 weights with f32 or mixed state keep the rest of the f32 master.
+  bool split_master() const { return has_weight_low(dtype_, state_); }
   DType dtype_of(ParameterArray array) const;
 
   /// Memory that an array takes at one home; 0 when nothing of it lives there.
@@ -81,8 +82,8 @@ class ParameterArrays {
   std::array<Array, kParameterArrays> arrays_;
 };
 
-/// What AdamW updates in place for one range within a parameter; `gradient` has the range's elements.
-AdamwRange adamw_range(const ParameterArrays& arrays, std::int64_t offset, std::int64_t elems, const void* gradient);
+/// What AdamW updates in place for a part of a parameter; `gradient` has its elements.
+AdamwRange adamw_range(const ParameterArrays& arrays, const ParameterRange& part, const void* gradient);
 
 /// Rounds `values` to the weights' dtype; with a split master, `weight_low` takes the rest.  Both: values.size()
 /// elements.

@@ -34,7 +34,11 @@ std::vector<ParameterRange> parameter_ranges(const ParameterTable& parameters, s
     const ParameterInfo& info = infos[i];
     if (!info.trained) continue;
     const std::int64_t from = std::max(offset, info.offset);
-    ranges.push_back({from, std::min(end, info.offset + info.elems) - from, info.decayed});
+    ranges.push_back({.offset = from,
+                      .elems = std::min(end, info.offset + info.elems) - from,
+                      .decayed = info.decayed,
+                      .parameter = static_cast<std::int64_t>(i),
+                      .element = from - info.offset});
   }
   return ranges;
 }

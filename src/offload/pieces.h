@@ -43,7 +43,9 @@ class PieceTable {
 struct ParameterRange {
   std::int64_t offset = 0;  // in the flat space
   std::int64_t elems = 0;
-  bool decayed = false;  // weight decay applies
+  bool decayed = false;        // weight decay applies
+  std::int64_t parameter = 0;  // its number in the table
+  std::int64_t element = 0;    // the part's first element in it
 };
 
 /// The trained parameters that overlap [offset, offset + elems) of the flat space; the padding between them is left

@@ -67,8 +67,9 @@ TEST_CASE("bench ops on the host times products beside Eigen, attention beside p
 
 TEST_CASE("bench ops for a device times the ops of a whole step back to back") {
   const auto rows = rows_of(true);
-  for (const char* op : {"y = x W^T + c", "f32 d_x += d_y W", "rmsnorm_forward + x", "rmsnorm_backward + x",
-                         "embedding_forward", "cast", "adamw (f32 state)", "adamw (bf16 state)"}) {
+  for (const char* op :
+       {"y = x W^T + c", "f32 d_x += d_y W", "rmsnorm_forward + x", "rmsnorm_backward + x", "embedding_forward", "cast",
+        "adamw (f32 state)", "adamw (mixed state)", "adamw (bf16 state)"}) {
     INFO(op);
     const OpBenchRow row = row_of(rows, op, DType::kBf16);
     CHECK(row.ms > 0);

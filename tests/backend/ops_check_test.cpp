@@ -339,6 +339,10 @@ TEST_CASE("adamw takes the state formats of its contract only") {
   op.m = memory.bf16({9});
   op.v = memory.bf16({9});
   CHECK(refusal(op).empty());
+  op.weight_low = memory.make(DType::kI16, {9});
+  CHECK(refusal(op).empty());
+  op.v = memory.f32({9});
+  CHECK(refusal(op) == "dtype: adamw: v is f32 (9), expected bf16 (9)");
   op = adamw(memory);
   op.weight = memory.f32({9});
   CHECK(refusal(op) == "shape: adamw: weight_low is i16 (9), expected none beside f32 weights");

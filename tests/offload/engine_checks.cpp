@@ -191,14 +191,14 @@ void check_evaluation_against_pytorch(const std::string& backend_name) {
 
 void check_offloaded_equals_resident(const std::string& backend_name) {
   const auto dtype = GENERATE(DType::kF32, DType::kBf16);
-  const auto state = GENERATE(OptimizerState::kF32, OptimizerState::kBf16);
+  const auto state = GENERATE(OptimizerState::kF32, OptimizerState::kMixed, OptimizerState::kBf16);
   const bool tied = GENERATE(true, false);
   const Variant variant = GENERATE(from_range(variants()));
   CAPTURE(to_string(dtype), to_string(state), tied, variant.name);
   EngineOptions options = variant.of(several_pieces(dtype, state));
   options.offload = Offload::kNone;
   const TrainedBits resident = train(backend_name, 2, tied, options);
-  CHECK(resident.low.empty() == !(dtype == DType::kBf16 && state == OptimizerState::kF32));
+  CHECK(resident.low.empty() == !has_weight_low(dtype, state));
   options.offload = Offload::kAll;
   CHECK(train(backend_name, 2, tied, options) == resident);
 }
@@ -206,7 +206,7 @@ void check_offloaded_equals_resident(const std::string& backend_name) {
 void check_layout_changes_no_bit(const std::string& backend_name) {
   const bool tied = GENERATE(true, false);
   CAPTURE(tied);
-  const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  const EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kMixed);
   const TrainedBits reference = train(backend_name, 1, tied, options);
   SECTION("threads") {
     const int threads = GENERATE(1, 2, 5);
@@ -239,7 +239,7 @@ void check_placement_changes_no_bit(const std::string& backend_name) {
       GENERATE(std::vector<std::string>{}, std::vector<std::string>{"model.embed_tokens.*", "model.layers.2.*"},
                std::vector<std::string>{"*norm*", "model.layers.0.mlp.*", "model.layers.1.*", "*q_proj*"});
   CAPTURE(tied, grad_clip, freeze);
-  EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kF32);
+  EngineOptions options = several_pieces(DType::kBf16, OptimizerState::kMixed);
   options.grad_clip = grad_clip;
   options.freeze = freeze;
   options.offload = Offload::kNone;

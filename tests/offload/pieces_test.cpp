@@ -39,6 +39,18 @@ TEST_CASE("parameter ranges leave out padding and mark what is decayed") {
   CHECK(decayed == total - norms - 61 * 24);
 }
 
+TEST_CASE("parameter ranges name their parameter and place in it, wherever they are cut") {
+  const ParameterTable table(small_config(true), 16);
+  const auto& parameters = table.parameters();
+  for (std::int64_t offset = 0; offset < table.flat_elems(); offset += 100) {
+    for (const ParameterRange& range : parameter_ranges(table, offset, 100)) {
+      const ParameterInfo& info = parameters.at(static_cast<std::size_t>(range.parameter));
+      CHECK(info.offset + range.element == range.offset);
+      CHECK(range.element + range.elems <= info.elems);
+    }
+  }
+}
+
 TEST_CASE("a range inside a parameter stays inside it") {
   const ParameterTable table(small_config(true), 16, {.decay_embeddings = true, .freeze = {}});
   const auto ranges = parameter_ranges(table, 30, 40);

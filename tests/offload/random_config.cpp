@@ -53,7 +53,7 @@ ModelConfig random_model(Draw& draw) {
 
 void draw_shape(Draw& draw, EngineOptions& options) {
   options.dtype = draw.of({DType::kF32, DType::kBf16});
-  options.optimizer_state = draw.of({OptimizerState::kF32, OptimizerState::kBf16});
+  options.optimizer_state = draw.of({OptimizerState::kF32, OptimizerState::kMixed, OptimizerState::kBf16});
   options.batch_size = draw.range(1, 3);
   options.accumulate = draw.range(1, 3);
   options.seq_len = draw.range(1, 9);
@@ -91,6 +91,8 @@ void draw_placement(Draw& draw, const ModelConfig& model, EngineOptions& options
 
 void draw_training(Draw& draw, const ModelConfig& model, EngineOptions& options) {
   options.adamw.weight_decay = draw.of({0.0, 0.1});
+  options.adamw.rounding = draw.of({Rounding::kStochastic, Rounding::kNearest});
+  options.adamw.seed = static_cast<std::uint64_t>(draw.range(0, 3));
   options.decay_embeddings = draw.one_in(2);
   options.grad_clip = draw.of({0.0, 0.0, 0.02, 1e6});  // off, triggered, not triggered
   options.check_finite = !draw.one_in(4);
@@ -126,12 +128,12 @@ std::string name_of(const EngineOptions& options) {
   constexpr std::array kHeads{"chunks", "logits", "tokens"};
   constexpr std::array kCuts{"none", "tokens", "features"};
   const auto name = [](const auto& names, auto value) { return names.at(static_cast<std::size_t>(value)); };
-  std::string text =
-      fmt::format("{} {}, {} x {} x {}, offload {}, residuals {}, resident {} weights {} state, slots {} {}, pieces {}",
-                  to_string(options.dtype), to_string(options.optimizer_state), options.accumulate, options.batch_size,
-                  options.seq_len, name(kOffloads, options.offload),
-                  options.residuals == Residuals::kHost ? "host" : "device", options.resident_layers,
-                  options.resident_state_layers, options.weight_slots, options.grad_slots, options.piece_bytes);
+  std::string text = fmt::format(
+      "{} {} {}:{}, {} x {} x {}, offload {}, residuals {}, resident {} weights {} state, slots {} {}, pieces {}",
+      to_string(options.dtype), to_string(options.optimizer_state), to_string(options.adamw.rounding),
+      options.adamw.seed, options.accumulate, options.batch_size, options.seq_len, name(kOffloads, options.offload),
+      options.residuals == Residuals::kHost ? "host" : "device", options.resident_layers, options.resident_state_layers,
+      options.weight_slots, options.grad_slots, options.piece_bytes);
   text += fmt::format(
       ", recompute {} keep {}, mlp {}:{}, head {}:{} chunk {}, clip {}, finite {}, threads {}, decay {} {}, poison {}",
       name(kRecomputes, options.recompute), options.keep_layers, name(kCuts, options.mlp_cut.by), options.mlp_cut.size,

@@ -116,6 +116,7 @@ TEST_CASE("AdamW's traffic is that of the trained parameters, where they live") 
   const auto n = static_cast<std::size_t>(ParameterTable(config, 16).n_parameters());
   CHECK(traffic_of(DType::kBf16, OptimizerState::kF32, Offload::kAll).adamw_host_bytes == n * 26);
   CHECK(traffic_of(DType::kBf16, OptimizerState::kBf16, Offload::kAll).adamw_host_bytes == n * 14);
+  CHECK(traffic_of(DType::kBf16, OptimizerState::kMixed, Offload::kAll).adamw_host_bytes == n * 18);
   CHECK(traffic_of(DType::kF32, OptimizerState::kF32, Offload::kAll).adamw_host_bytes == n * 28);
   CHECK(traffic_of(DType::kF32, OptimizerState::kF32, Offload::kAll).adamw_device_bytes == 0);
   CHECK(traffic_of(DType::kBf16, OptimizerState::kF32, Offload::kNone).adamw_host_bytes == 0);

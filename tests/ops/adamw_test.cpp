@@ -11,8 +11,7 @@ namespace {
 
 Adamw op_on(Parameters& parameters, const AdamwScalars& scalars) {
   const AdamwRange range = parameters.range();
-  const bool is_bf16 = range.dtype == DType::kBf16 && range.state == OptimizerState::kBf16;
-  const DType moment = is_bf16 ? DType::kBf16 : DType::kF32;
+  const DType moment = moment_dtype(range.dtype, range.state);
   Adamw op;
   op.weight = TensorView(range.weight, range.dtype, {range.n});
   if (range.weight_low != nullptr) op.weight_low = TensorView(range.weight_low, DType::kI16, {range.n});
@@ -20,14 +19,16 @@ Adamw op_on(Parameters& parameters, const AdamwScalars& scalars) {
   op.v = TensorView(range.v, moment, {range.n});
   op.gradient = TensorView(const_cast<void*>(range.gradient), range.dtype, {range.n});
   op.scalars = scalars;
+  op.parameter = range.parameter;
+  op.element = range.element;
   return op;
 }
 
 /// Every other step scales its gradient.
-void check_steps(const OpRunner& runner, Parameters got, const AdamwOptions& options, double lr) {
+void check_steps(const OpRunner& runner, const Format& format, Parameters got, const AdamwOptions& options, double lr) {
   Parameters want = got;
   for (std::int64_t step = 1; step <= 7; ++step) {
-    AdamwScalars scalars = adamw_scalars(options, lr, step, true);
+    AdamwScalars scalars = scalars_of(format, options, lr, step);
     if (step % 2 == 0) scalars.gradient_scale = 0.3F;
     want.fill_delicate_gradient(step);
     got.fill_delicate_gradient(step);
@@ -47,7 +48,7 @@ TEST_CASE("adamw gives the host's bits in every format, size and alignment", FER
       for (const std::int64_t n : {1, 7, 8, 9, 22, 1027, 70001}) {
         for (const std::int64_t offset : {0, 1}) {
           INFO(runner.name << ", " << format.name << ", n " << n << ", offset " << offset);
-          check_steps(runner, delicate_parameters(format, n, offset), {0.9, 0.999, 1e-8, 0.1}, 1e-2);
+          check_steps(runner, format, delicate_parameters(format, n, offset), {0.9, 0.999, 1e-8, 0.1}, 1e-2);
         }
       }
     }
@@ -59,7 +60,7 @@ TEST_CASE("adamw gives the host's bits where updates vanish or overflow", FERRY_
     for (const Format& format : kFormats) {
       for (const double lr : {0.0, 1e-45, 1e30}) {
         INFO(runner.name << ", " << format.name << ", lr " << lr);
-        check_steps(runner, delicate_parameters(format, 1027), {0.0, 0.999, 1e-40, 0}, lr);
+        check_steps(runner, format, delicate_parameters(format, 1027), {0.0, 0.999, 1e-40, 0}, lr);
       }
     }
   }

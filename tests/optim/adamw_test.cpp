@@ -16,6 +16,7 @@ using test::error_of;
 using test::kFormats;
 using test::noise;
 using test::Parameters;
+using test::scalars_of;
 
 constexpr std::int64_t kFixtureElems = 1027;
 
@@ -172,7 +173,7 @@ TEST_CASE("bf16 weights with f32 state are exactly AdamW on f32 weights") {
   }
 }
 
-TEST_CASE("bf16 state is an exact update rounded once, from unrounded moments") {
+TEST_CASE("nearest bf16 state is an exact update rounded once, from unrounded moments") {
   constexpr std::int64_t kElems = 4096;
   const double lr = 0.5;  // weights start at 0, so every bit of the moments shows in them
   const AdamwOptions options;
@@ -184,7 +185,7 @@ TEST_CASE("bf16 state is an exact update rounded once, from unrounded moments") 
     got.set_gradient(i, noise(i, 3));
   }
   Parameters before = got;
-  adamw_update(got.range(), adamw_scalars(options, lr, 3, true), simd_level());
+  adamw_update(got.range(), scalars_of(kFormats[2], options, lr, 3), simd_level());
   int n_different = 0;
   int largest = 0;
   const auto compare = [&](float value, double exact) {
@@ -221,13 +222,13 @@ TEST_CASE("scalars follow the step counter, and decay where it applies") {
   const AdamwOptions options{0.9, 0.99, 1e-6, 0.5};
   const AdamwScalars first = adamw_scalars(options, 0.1, 1, true);
   CHECK(first.step_size == static_cast<float>(0.1 / (1 - 0.9)));
-  CHECK(first.sqrt_correction2 == static_cast<float>(std::sqrt(1 - 0.99)));
+  CHECK(first.inverse_sqrt_correction2 == static_cast<float>(1 / std::sqrt(1 - 0.99)));
   CHECK(first.one_minus_beta2 == static_cast<float>(1 - 0.99));
   CHECK(first.decay == 0.95F);
   CHECK(adamw_scalars(options, 0.1, 1, false).decay == 1.0F);
   const AdamwScalars late = adamw_scalars(options, 0.1, 1'000'000, true);
   CHECK(late.step_size == 0.1F);
-  CHECK(late.sqrt_correction2 == 1.0F);
+  CHECK(late.inverse_sqrt_correction2 == 1.0F);
   CHECK(late.gradient_scale == 1.0F);
 }
 
@@ -254,11 +255,13 @@ TEST_CASE("AdamW names a missing array") {
   CHECK(contains(error_of([&] { adamw_update(range, {}, SimdLevel::kScalar); }), "v missing"));
 }
 
-TEST_CASE("AdamW wants the low half for bf16 weights with f32 state, and for no others") {
+TEST_CASE("AdamW wants the low half for bf16 weights with f32 or mixed state, and for no others") {
   Parameters split(kFormats[1], 4);
   AdamwRange range = split.range();
   std::int16_t* low = range.weight_low;
   range.weight_low = nullptr;
+  CHECK(contains(error_of([&] { adamw_update(range, {}, SimdLevel::kScalar); }), "has no weight_low"));
+  range.state = OptimizerState::kMixed;
   CHECK(contains(error_of([&] { adamw_update(range, {}, SimdLevel::kScalar); }), "has no weight_low"));
   range.weight_low = low;
   range.state = OptimizerState::kBf16;

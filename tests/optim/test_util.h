@@ -52,13 +52,24 @@ struct Format {
   const char* name;
   DType dtype;
   OptimizerState state;
+  Rounding rounding;
 };
 
 inline constexpr Format kFormats[] = {
-    {"f32", DType::kF32, OptimizerState::kF32},
-    {"bf16 weights, f32 state", DType::kBf16, OptimizerState::kF32},
-    {"bf16 weights, bf16 state", DType::kBf16, OptimizerState::kBf16},
+    {"f32", DType::kF32, OptimizerState::kF32, Rounding::kNearest},
+    {"bf16 weights, f32 state", DType::kBf16, OptimizerState::kF32, Rounding::kNearest},
+    {"bf16 weights, bf16 state, nearest", DType::kBf16, OptimizerState::kBf16, Rounding::kNearest},
+    {"bf16 weights, bf16 state, stochastic", DType::kBf16, OptimizerState::kBf16, Rounding::kStochastic},
+    {"bf16 weights, mixed state, nearest", DType::kBf16, OptimizerState::kMixed, Rounding::kNearest},
+    {"bf16 weights, mixed state, stochastic", DType::kBf16, OptimizerState::kMixed, Rounding::kStochastic},
 };
+
+/// As adamw_scalars, with the rounding of a format.
+inline AdamwScalars scalars_of(const Format& format, AdamwOptions options, double lr, std::int64_t step) {
+  options.rounding = format.rounding;
+  options.seed = 11;
+  return adamw_scalars(options, lr, step, true);
+}
 
 /// n parameters and their state, `offset` elements past an aligned address, between guard elements.
 class Parameters {
@@ -68,7 +79,7 @@ class Parameters {
         n_(n),
         offset_(offset),
         weight_(array(size_of(format.dtype))),
-        low_(array(format.dtype == DType::kBf16 && format.state == OptimizerState::kF32 ? 2 : 0)),
+        low_(array(has_weight_low(format.dtype, format.state) ? 2 : 0)),
         m_(array(moment_bytes())),
         v_(array(moment_bytes())),
         gradient_(array(size_of(format.dtype))) {}
@@ -84,6 +95,8 @@ class Parameters {
     range.v = v_.data() + offset * moment_bytes();
     range.gradient = gradient_.data() + offset * size_of(format_.dtype);
     range.n = n_;
+    range.parameter = 3;
+    range.element = (std::int64_t{1} << 32) - 100;  // hashes take its lower half
     return range;
   }
 
@@ -137,9 +150,7 @@ class Parameters {
  private:
   static constexpr std::int64_t kGuard = 16;
 
-  std::size_t moment_bytes() const {
-    return format_.dtype == DType::kBf16 && format_.state == OptimizerState::kBf16 ? 2 : 4;
-  }
+  std::size_t moment_bytes() const { return size_of(moment_dtype(format_.dtype, format_.state)); }
   std::vector<std::uint8_t> array(std::size_t element_bytes) const {
     return std::vector<std::uint8_t>(static_cast<std::size_t>(n_ + offset_ + kGuard) * element_bytes, 0x5a);
   }

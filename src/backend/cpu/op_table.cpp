@@ -267,13 +267,17 @@ void run_op(const Context& context, const SumOfSquares& op) {
 void run_op(const Context& context, const Adamw& op) {
   AdamwRange range;
   range.dtype = op.weight.dtype;
-  range.state = op.m.dtype == DType::kBf16 ? OptimizerState::kBf16 : OptimizerState::kF32;
+  range.state = op.m.dtype == DType::kF32 ? OptimizerState::kF32
+                : op.weight_low           ? OptimizerState::kMixed
+                                          : OptimizerState::kBf16;
   range.weight = op.weight.data;
   range.weight_low = static_cast<std::int16_t*>(op.weight_low.data);
   range.m = op.m.data;
   range.v = op.v.data;
   range.gradient = op.gradient.data;
   range.n = op.weight.elems();
+  range.parameter = op.parameter;
+  range.element = op.element;
   adamw_update(range, op.scalars, context.level, context.pool);
 }
 

@@ -274,15 +274,19 @@ void run(const Context& context, const Adamw& op) {
   args.m = op.m.data;
   args.v = op.v.data;
   args.gradient = op.gradient.data;
-  args.scalars.beta1 = op.scalars.beta1;
   args.scalars.beta2 = op.scalars.beta2;
   args.scalars.one_minus_beta1 = op.scalars.one_minus_beta1;
   args.scalars.one_minus_beta2 = op.scalars.one_minus_beta2;
   args.scalars.decay = op.scalars.decay;
   args.scalars.step_size = op.scalars.step_size;
-  args.scalars.sqrt_correction2 = op.scalars.sqrt_correction2;
+  args.scalars.inverse_sqrt_correction2 = op.scalars.inverse_sqrt_correction2;
   args.scalars.eps = op.scalars.eps;
   args.scalars.gradient_scale = op.scalars.gradient_scale;
+  const NoiseKey key = adamw_noise_key(op.scalars, op.parameter);
+  args.noise = {.stochastic = op.scalars.rounding == Rounding::kStochastic,
+                .first_key = key.first,
+                .second_key = key.second,
+                .element = static_cast<std::uint32_t>(op.element)};
   FERRY_CUDA_CHECK(kernels::launch_adamw(args, context.stream));
 }
 
