@@ -59,8 +59,8 @@ void print_run(const CommandLine& line, const ModelConfig& model, const Paramete
   const auto value = [&config](const char* key) {
     return fmt::format("{} = {}", key, to_toml(get_option(config, *find_option(key))));
   };
-  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}", config.sequences(), config.seq_len, value("offload"),
-                                value("recompute"), value("optimizer_state")));
+  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}, {}", config.sequences(), config.seq_len, value("offload"),
+                                value("recompute"), value("optimizer_state"), value("rounding")));
 }
 
 /// One layer of the line's model.

@@ -46,6 +46,19 @@ Offload offload_of(RunConfig::Offload offload) {
   return Offload::kAll;
 }
 
+OptimizerState optimizer_state_of(RunConfig::OptimizerState state) {
+  switch (state) {
+    case RunConfig::OptimizerState::kF32: return OptimizerState::kF32;
+    case RunConfig::OptimizerState::kMixed: return OptimizerState::kMixed;
+    case RunConfig::OptimizerState::kBf16: return OptimizerState::kBf16;
+  }
+  return OptimizerState::kF32;
+}
+
+Rounding rounding_of(RunConfig::Rounding rounding) {
+  return rounding == RunConfig::Rounding::kNearest ? Rounding::kNearest : Rounding::kStochastic;
+}
+
 /// Whether the built-in config, not the user, names this file.
 bool is_built_in(const CommandLine& line, const std::string& path) {
   if (!line.config_source.starts_with("built-in")) return false;
@@ -126,14 +139,17 @@ EngineOptions engine_options(const RunConfig& config) {
   options.batch_size = config.batch_size;
   options.accumulate = config.accumulate;
   options.seq_len = config.seq_len;
-  options.adamw = {
-      .beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay};
+  options.adamw = {.beta1 = config.beta1,
+                   .beta2 = config.beta2,
+                   .eps = config.eps,
+                   .weight_decay = config.weight_decay,
+                   .rounding = rounding_of(config.rounding),
+                   .seed = static_cast<std::uint64_t>(config.seed)};
   options.decay_embeddings = config.decay_embeddings;
   options.grad_clip = config.grad_clip;
   options.check_finite = config.check_finite;
   options.freeze = config.freeze;
-  options.optimizer_state =
-      config.optimizer_state == RunConfig::OptimizerState::kBf16 ? OptimizerState::kBf16 : OptimizerState::kF32;
+  options.optimizer_state = optimizer_state_of(config.optimizer_state);
   options.offload = offload_of(config.offload);
   set_recompute(config.recompute, options);
   options.mlp_cut = mlp_cut_of(config.mlp_chunk);

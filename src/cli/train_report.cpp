@@ -10,6 +10,7 @@
 
 #include "cli/plan_report.h"
 #include "core/human_units.h"
+#include "core/simd.h"
 #include "data/token_shard.h"
 #include "train/sampler.h"
 
@@ -19,6 +20,14 @@ namespace {
 std::string describe_schedule(const RunConfig& config) {
   static constexpr std::array<const char*, 4> kNames{"constant", "linear", "cosine", "wsd"};
   return fmt::format("lr {:g} {}", config.lr, kNames[static_cast<std::size_t>(config.schedule)]);
+}
+
+/// What AdamW keeps, how it rounds, and the instruction set that it really runs with.
+std::string describe_optimizer(const EngineOptions& options) {
+  const bool rounds = moment_dtype(options.dtype, options.optimizer_state) == DType::kBf16;
+  const std::string rounding = rounds ? fmt::format(", {} rounding", to_string(options.adamw.rounding)) : "";
+  return fmt::format("AdamW, {} state{}, {} on the CPU", to_string(options.optimizer_state), rounding,
+                     to_string(adamw_path(simd_level())));
 }
 
 std::string describe_run(const StartReport& report) {
@@ -46,6 +55,7 @@ std::vector<std::string> describe_start(const StartReport& report) {
   text.add("backend", report.backend.name + ": " + report.backend.description);
   text.add("offload", describe_offload(report.options, report.model.n_layers));
   for (const std::string& note : report.notes) text.add("", note);
+  text.add("optimizer", describe_optimizer(report.options));
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
   text.add_lines("memory", table);
   text.add("run", describe_run(report));

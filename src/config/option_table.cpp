@@ -104,9 +104,13 @@ std::vector<Option> optimizer_options() {
        "Parameters that are not trained and cost no state: Hugging Face names, * stands for any text, as in "
        "model.layers.0.*",
        kShort, kSteps},
-      {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "bf16"}),
-       "f32 keeps exact f32 weights and moments (12 bytes per parameter), bf16 rounds all of them (6); dtype f32 has "
-       "f32",
+      {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "mixed", "bf16"}),
+       "f32 keeps exact f32 weights and moments (12 bytes per parameter), mixed exact weights and bf16 moments (8), "
+       "bf16 rounds all of them (6); dtype f32 has f32",
+       kShort, kSteps},
+      {"rounding", "optimizer", enum_option<&C::rounding>({"stochastic", "nearest"}),
+       "How AdamW rounds to bf16 what optimizer_state keeps so: stochastic keeps updates that are smaller than half a "
+       "step of bf16, on average; nearest is what PyTorch does",
        kShort, kSteps},
   };
 }

@@ -270,7 +270,8 @@ void validate(const RunConfig& config, Command command) {
     return;
   }
   FERRY_CHECK(config.dtype == DType::kBf16 || config.optimizer_state == RunConfig::OptimizerState::kF32, kConfig,
-              "optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
+              "optimizer_state = {} needs dtype = bf16: f32 weights keep f32 moments",
+              config.optimizer_state == RunConfig::OptimizerState::kMixed ? "mixed" : "bf16");
   if (command == Command::kBench) return;
   FERRY_CHECK(!config.model.empty() || !config.init_from.empty(), kConfig,
               "no model: set model (a preset, a Hugging Face folder or a config.json) or init_from");

@@ -16,7 +16,8 @@ struct RunConfig {
   enum class DataFormat { kAuto, kShard, kU16, kU32, kBytes };
   enum class Order { kSequential, kShuffled };
   enum class Schedule { kConstant, kLinear, kCosine, kWsd };
-  enum class OptimizerState { kF32, kBf16 };
+  enum class OptimizerState { kF32, kMixed, kBf16 };
+  enum class Rounding { kStochastic, kNearest };
   enum class Offload { kAll, kLayers, kNone };
   enum class Residuals { kAuto, kDevice, kHost };
 
@@ -49,6 +50,7 @@ struct RunConfig {
   bool decay_embeddings = false;
   double grad_clip = 0;  // 0 = none
   OptimizerState optimizer_state = OptimizerState::kF32;
+  Rounding rounding = Rounding::kStochastic;
   std::vector<std::string> freeze;  // patterns of names
 
   // offload

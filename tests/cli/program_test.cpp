@@ -7,6 +7,8 @@
 
 #include "catch.h"
 #include "cli/run_ferry.h"
+#include "core/simd.h"
+#include "optim/adamw.h"
 
 using namespace ferry::test;
 
@@ -84,6 +86,25 @@ TEST_CASE("train learns, reports and leaves weights, metrics, curve and config")
     CHECK(contains(outcome.out, part));
   }
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"finished\""));
+}
+
+TEST_CASE("train says what AdamW keeps, how it rounds and with which instructions it runs") {
+  const Workplace place;
+  const std::string path = std::string(ferry::to_string(ferry::adamw_path(ferry::simd_level()))) + " on the CPU";
+  const auto start_of = [&](std::vector<std::string> flags) {
+    std::vector<std::string> args = {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Outcome outcome = run_ferry(place, args);
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    return outcome.out;
+  };
+  CHECK(contains(start_of({"--output", "exact"}), "AdamW, f32 state, " + path));
+  CHECK(contains(start_of({"--output", "mixed", "--dtype", "bf16", "--optimizer-state", "mixed"}),
+                 "AdamW, mixed state, stochastic rounding, " + path));
+  CHECK(contains(
+      start_of({"--output", "nearest", "--dtype", "bf16", "--optimizer-state", "bf16", "--rounding", "nearest"}),
+      "AdamW, bf16 state, nearest rounding, " + path));
 }
 
 TEST_CASE("a trace of steps is written where it is asked for") {

@@ -81,11 +81,13 @@ TEST_CASE("the model of the 1B experiment is Llama-3.2-1B with 2048 positions") 
 TEST_CASE("the variants of the 1B experiment differ from it in one key") {
   const RunConfig experiment = bundled_config("llama3.2-1b.toml");
   CHECK(experiment.optimizer_state == RunConfig::OptimizerState::kBf16);
+  CHECK(experiment.rounding == RunConfig::Rounding::kNearest);
   CHECK(experiment.offload == RunConfig::Offload::kAll);
 
   RunConfig exact = bundled_config("llama3.2-1b-f32.toml");
   CHECK(exact.optimizer_state == RunConfig::OptimizerState::kF32);
   exact.optimizer_state = experiment.optimizer_state;
+  exact.rounding = experiment.rounding;  // exact state rounds nothing
   exact.output = experiment.output;
   CHECK(exact == experiment);
 

@@ -61,6 +61,8 @@ TEST_CASE("enumerators stand in the order of their choices") {
   CHECK(stored("schedule", "linear").schedule == RunConfig::Schedule::kLinear);
   CHECK(stored("schedule", "cosine").schedule == RunConfig::Schedule::kCosine);
   CHECK(stored("optimizer_state", "bf16").optimizer_state == RunConfig::OptimizerState::kBf16);
+  CHECK(stored("optimizer_state", "mixed").optimizer_state == RunConfig::OptimizerState::kMixed);
+  CHECK(stored("rounding", "nearest").rounding == RunConfig::Rounding::kNearest);
   CHECK(stored("offload", "layers").offload == RunConfig::Offload::kLayers);
   CHECK(stored("offload", "none").offload == RunConfig::Offload::kNone);
   CHECK(stored("residuals", "device").residuals == RunConfig::Residuals::kDevice);
@@ -286,6 +288,8 @@ TEST_CASE("f32 weights keep f32 moments") {
   config.dtype = DType::kF32;
   config.optimizer_state = RunConfig::OptimizerState::kBf16;
   CHECK(complaint(config) == "config: optimizer_state = bf16 needs dtype = bf16: f32 weights keep f32 moments");
+  config.optimizer_state = RunConfig::OptimizerState::kMixed;
+  CHECK(complaint(config) == "config: optimizer_state = mixed needs dtype = bf16: f32 weights keep f32 moments");
 }
 
 TEST_CASE("evaluation needs validation data") {
