@@ -28,6 +28,17 @@ ferry_dependency(tomlplusplus 3.3 https://github.com/marzer/tomlplusplus.git v3.
 # nlohmann-json: config.json, safetensors headers, metrics.
 ferry_dependency(nlohmann_json 3.11 https://github.com/nlohmann/json.git v3.11.2)
 
+# xxHash 0.8: checksums of checkpoints. Its header is all that is used; XXH3 is stable since 0.8.
+find_path(FERRY_XXHASH_INCLUDE xxhash.h)
+if(NOT FERRY_XXHASH_INCLUDE)
+  message(STATUS "xxHash >= 0.8 is not installed: fetching v0.8.1")
+  FetchContent_Declare(xxhash GIT_REPOSITORY https://github.com/Cyan4973/xxHash.git GIT_TAG v0.8.1 GIT_SHALLOW ON)
+  FetchContent_MakeAvailable(xxhash)
+  set(FERRY_XXHASH_INCLUDE ${xxhash_SOURCE_DIR} CACHE PATH "Folder of xxhash.h" FORCE)
+endif()
+add_library(ferry_xxhash INTERFACE)
+target_include_directories(ferry_xxhash SYSTEM INTERFACE ${FERRY_XXHASH_INCLUDE})
+
 if(FERRY_TESTS)
   # Catch2 2 or 3: the tests; tests/catch.h hides the difference. Each refuses the other's number.
   find_package(Catch2 3 QUIET)

@@ -19,7 +19,7 @@ CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nvtx|nvToolsExt|cooperative_
 CUDA_FOLDERS = ("src/backend/cuda/", "kernels/")
 # Headers seen by the sources beside them alone, compiled once per instruction set.
 PRIVATE_HEADERS = ("src/backend/cpu/kernels/",)
-LIBRARY_HEADER = re.compile(r"^(Eigen|unsupported/Eigen|spdlog|CLI|toml\+\+|nlohmann)/")
+LIBRARY_HEADER = re.compile(r"^(Eigen|unsupported/Eigen|spdlog|CLI|toml\+\+|nlohmann)/|^xxhash\.h$")
 
 
 def layer_of(name):

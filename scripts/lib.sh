@@ -16,7 +16,7 @@ fail() {
 # Debian and Ubuntu packages; with ":command", any installation of that command will do.
 build_packages=(
   g++:c++ cmake:cmake ninja-build:ninja
-  catch2 libcli11-dev libeigen3-dev libfmt-dev libspdlog-dev libtomlplusplus-dev nlohmann-json3-dev
+  catch2 libcli11-dev libeigen3-dev libfmt-dev libspdlog-dev libtomlplusplus-dev libxxhash-dev nlohmann-json3-dev
 )
 test_packages=("${build_packages[@]}" python3:python3 clang-format-14:clang-format-14)
 ci_packages=("${test_packages[@]}" clang-tidy-14:run-clang-tidy-14 shellcheck:shellcheck)

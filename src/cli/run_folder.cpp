@@ -8,10 +8,12 @@
 #include <array>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
 #include "io/printable.h"
+#include "train/checkpoint_store.h"
 
 namespace ferry {
 namespace {
@@ -19,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_own_file(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kNames{"config.toml", "metrics.jsonl", "loss.svg", "trace.json", "model"};
+  constexpr std::array<std::string_view, 6> kNames{"config.toml", "metrics.jsonl", "loss.svg",
+                                                   "trace.json",  "model",         "checkpoints"};
   for (const std::string_view own : kNames) {
     if (name == own || name.starts_with(fmt::format(".{}.", own))) return true;  // or its temporary
   }
@@ -33,17 +36,13 @@ bool same_path(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
-RunFolder::RunFolder(fs::path folder, const fs::path& log_file) : folder_(std::move(folder)) {
+RunFolder::RunFolder(fs::path folder, const fs::path& log_file, Use use) : folder_(std::move(folder)), use_(use) {
   FERRY_CHECK(!folder_.empty(), kConfig, "no output folder: set output, or give --output");
   std::error_code error;
   if (!fs::exists(folder_, error)) return;
   const std::string shown = printable_name(folder_.string());
   FERRY_CHECK(fs::is_directory(folder_, error), kIo, "output '{}' is a file: give a folder", shown);
-  FERRY_CHECK(
-      !fs::exists(model(), error), kIo,
-      "output '{}' holds the weights of an earlier run: give this run another folder with --output, or remove that "
-      "one",
-      shown);
+  check_no_weights();
   fs::directory_iterator entries(folder_, error);
   FERRY_CHECK(!error, kIo, "output '{}' cannot be read: {}", shown, error.message());
   for (const fs::directory_entry& entry : entries) {
@@ -54,6 +53,22 @@ RunFolder::RunFolder(fs::path folder, const fs::path& log_file) : folder_(std::m
   }
 }
 
+void RunFolder::check_no_weights() const {
+  if (use_ == Use::kResumed) return;
+  std::error_code error;
+  const std::string shown = printable_name(folder_.string());
+  FERRY_CHECK(
+      list_checkpoints(checkpoints()).empty(), kIo,
+      "output '{}' holds checkpoints of an earlier run: go on with it by --resume auto, or give this run another "
+      "folder with --output",
+      shown);
+  FERRY_CHECK(
+      !fs::exists(model(), error), kIo,
+      "output '{}' holds the weights of an earlier run: give this run another folder with --output, or remove that "
+      "one",
+      shown);
+}
+
 void RunFolder::create(const std::string& config_toml) {
   std::error_code error;
   const std::string shown = printable_name(folder_.string());
@@ -62,7 +77,7 @@ void RunFolder::create(const std::string& config_toml) {
   lock_ = FileDescriptor(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   FERRY_CHECK(lock_ && flock(lock_.get(), LOCK_EX | LOCK_NB) == 0, kIo,
               "output '{}' is in use by another run: give this run another folder with --output", shown);
-  FERRY_CHECK(!fs::exists(model(), error), kIo, "output '{}' has meanwhile got the weights of another run", shown);
+  check_no_weights();  // it may have got them meanwhile
   write_file_atomically(config(), config_toml);
 }
 
@@ -70,6 +85,10 @@ fs::path find_model_folder(const fs::path& path) {
   std::error_code error;
   for (const fs::path& folder : {path, path / "model"}) {
     if (fs::exists(folder / "config.json", error)) return folder;
+  }
+  const std::vector<StoredCheckpoint> stored = list_checkpoints(path / "checkpoints");
+  for (auto it = stored.rbegin(); it != stored.rend(); ++it) {
+    if (fs::exists(it->folder / "config.json", error)) return it->folder;
   }
   detail::throw_error(
       ErrorKind::kIo,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder that a training run writes: config.toml, metrics.jsonl, loss.svg and model/.
+// The folder that a training run writes: config.toml, metrics.jsonl, loss.svg, checkpoints/ and model/.
 #pragma once
 
 #include <filesystem>
@@ -11,9 +11,14 @@ namespace ferry {
 
 class RunFolder {
  public:
+  enum class Use {
+    kNew,      // of a run that starts: it may hold no weights
+    kResumed,  // of a run that goes on from a checkpoint in this folder
+  };
+
   /// Changes nothing on the disk. `log_file` may lie in the folder. Throws Error{kIo} when `folder` is a file, holds
-  /// the weights of an earlier run, or files that are not a run's: nothing of value is ever overwritten.
-  RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file);
+  /// files that are not a run's or, for a new run, weights or checkpoints: nothing of value is ever overwritten.
+  RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file, Use use = Use::kNew);
 
   /// Creates the folder, locks it until this object is destroyed, and writes config.toml. Throws Error{kIo}, also when
   /// another run writes into the folder.
@@ -24,13 +29,18 @@ class RunFolder {
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path plot() const { return folder_ / "loss.svg"; }
   std::filesystem::path model() const { return folder_ / "model"; }
+  std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
 
  private:
+  void check_no_weights() const;
+
   std::filesystem::path folder_;
+  Use use_;
   FileDescriptor lock_;
 };
 
-/// `path` itself, or path/model where `path` is a run's folder. Throws Error{kIo} when neither holds a config.json.
+/// `path` itself; where `path` is a run's folder, path/model or else its newest checkpoint. Throws Error{kIo} when none
+/// of them holds a config.json.
 std::filesystem::path find_model_folder(const std::filesystem::path& path);
 
 }  // namespace ferry

@@ -183,6 +183,7 @@ TrainerOptions trainer_options(const RunConfig& config, const ModelConfig& model
   options.log_every = config.log_every;
   options.eval_every = config.eval_every;
   options.eval_tokens = config.eval_tokens;
+  options.save_every = config.save_every;
   options.byte_vocabulary = has_byte_vocabulary(model);
   return options;
 }

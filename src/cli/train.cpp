@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "cli/commands.h"
+#include "cli/resume.h"
 #include "cli/run_folder.h"
 #include "cli/run_setup.h"
 #include "cli/train_report.h"
@@ -18,6 +19,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "io/printable.h"
+#include "train/checkpoint_store.h"
+#include "train/checkpoint_writer.h"
 #include "train/generation.h"
 #include "train/interrupt.h"
 #include "train/loss_plot.h"
@@ -42,7 +45,8 @@ class TrainRun {
       : line_(line),
         config_(line.config),
         progress_(stdout, Progress::mode_for(stdout, line.config.quiet)),
-        folder_(config_.output, config_.log_file),
+        checkpoint_(find_checkpoint(config_, [this](const std::string& text) { progress_.print(text); })),
+        folder_(config_.output, config_.log_file, use_of_folder()),
         model_(model_of(config_)),
         train_sources_(token_sources(line, config_.train_data)),
         train_data_(SequenceSet(train_sources_, config_.seq_len, model_.vocab_size),
@@ -50,6 +54,7 @@ class TrainRun {
                      .order = order_of(config_),
                      .seed = static_cast<std::uint64_t>(config_.data_seed)}),
         options_(trainer_options(config_, model_, train_data_.sequences().n_sequences())) {
+    if (checkpoint_) adopt_checkpoint(*checkpoint_, resumed_run(), config_);
     if (config_.val_data.empty()) return;
     val_data_.emplace(SequenceSet(token_sources(line, config_.val_data), config_.seq_len, model_.vocab_size),
                       config_.sequences());
@@ -59,30 +64,33 @@ class TrainRun {
   int run() {
     backend_ = create_backend(config_.backend, backend_options(config_));
     plan_ = plan_here(config_, model_, *backend_);
+    if (config_.save_every > 0) check_space();
     engine_ = std::make_unique<Engine>(*backend_, model_, plan_.step->options);
-    if (config_.init_from.empty()) {
-      engine_->initialize(static_cast<std::uint64_t>(config_.seed));
-    } else {
-      load_weights(config_.init_from, model_, *engine_);
-    }
+    set_weights();
     print_start();
-    folder_.create(to_toml(config_));
+    folder_.create(config_text());
     const InterruptGuard guard;
-    MetricsFile metrics(folder_.metrics());
+    const std::filesystem::path begun = checkpoint_ ? checkpoint_->metrics() : std::filesystem::path();
+    MetricsFile metrics(folder_.metrics(), begun);
     std::optional<TraceFile> trace;
     if (!config_.trace.empty()) trace.emplace(config_.trace);
-    metrics.write(run_metrics());
+    if (begun.empty()) metrics.write(run_metrics());
+    CheckpointWriter checkpoints(
+        {.folder = folder_.checkpoints(), .metrics = folder_.metrics(), .keep_last = config_.keep_last}, *engine_,
+        model_, run_identity(config_, *plan_.step, resumed_run(), *backend_, FERRY_VERSION));
     Trainer trainer({.engine = *engine_,
                      .train_data = train_data_,
                      .val_data = val_data_ ? &*val_data_ : nullptr,
                      .progress = progress_,
                      .metrics = &metrics,
-                     .trace = trace ? &*trace : nullptr},
+                     .trace = trace ? &*trace : nullptr,
+                     .checkpoints = &checkpoints},
                     options_);
+    if (checkpoint_) trainer.resume(checkpoint_->state().trainer);
     TrainResult result;
     try {
-      result = trainer.run([] { return InterruptGuard::signal() != 0; });
-      save(result);
+      result = trainer.run([told = false]() mutable { return is_stopped(told); });
+      save(result, checkpoints.last());
       if (result.error) std::rethrow_exception(result.error);
       metrics.write(end_metrics(result, result.interrupted ? "interrupted" : "finished"));
     } catch (...) {
@@ -93,6 +101,48 @@ class TrainRun {
   }
 
  private:
+  RunFolder::Use use_of_folder() const {
+    const bool goes_on = checkpoint_ && is_of_run(*checkpoint_, config_.output);
+    return goes_on ? RunFolder::Use::kResumed : RunFolder::Use::kNew;
+  }
+
+  ResumedRun resumed_run() const {
+    return {.model = model_, .train_data = train_data_.sequences(), .schedule = options_.schedule};
+  }
+
+  /// What a resumed run is started with, wherever it began.
+  std::string config_text() const {
+    RunConfig config = config_;
+    config.resume = "none";
+    return to_toml(config);
+  }
+
+  void check_space() const {
+    const ParameterArrays& arrays = plan_.step->arrays;
+    const std::size_t model_bytes = arrays.size_bytes(ParameterArray::kWeight, Home::kHost) +
+                                    arrays.size_bytes(ParameterArray::kWeight, Home::kDevice);
+    check_checkpoint_space(config_.output, config_.keep_last, checkpoint_bytes(arrays), model_bytes);
+  }
+
+  void set_weights() {
+    if (checkpoint_) {
+      warn_of_other_backend(*checkpoint_, *backend_);
+      checkpoint_->restore(*engine_);
+    } else if (config_.init_from.empty()) {
+      engine_->initialize(static_cast<std::uint64_t>(config_.seed));
+    } else {
+      load_weights(config_.init_from, model_, *engine_);
+    }
+  }
+
+  static bool is_stopped(bool& told) {
+    const int signal = InterruptGuard::signal();
+    if (signal != 0 && !std::exchange(told, true)) {
+      log::warn("{}: saving a checkpoint; press Ctrl-C again to quit at once", InterruptGuard::name(signal));
+    }
+    return signal != 0;
+  }
+
   void print_start() {
     progress_.print("ferry " FERRY_VERSION);
     print_all(progress_, describe_start({.line = line_,
@@ -103,7 +153,8 @@ class TrainRun {
                                          .backend = backend_->capabilities(),
                                          .train_data = train_data_.sequences(),
                                          .val_data = val_data_ ? &val_data_->sequences() : nullptr,
-                                         .steps = options_.schedule.steps}));
+                                         .steps = options_.schedule.steps,
+                                         .resumed = checkpoint_ ? &*checkpoint_ : nullptr}));
     progress_.print("");
   }
 
@@ -119,17 +170,15 @@ class TrainRun {
             .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0};
   }
 
-  /// A failure to save does not hide the error that ended the run.
-  void save(const TrainResult& result) {
+  /// The loss curve, and the final weights of a run that reached its end. A failure to save does not hide the error
+  /// that ended the run.
+  void save(const TrainResult& result, const std::optional<std::filesystem::path>& checkpoint) {
     progress_.clear();
-    if (result.error) {
-      log::warn("an error stopped the run after step {}, saving the weights", result.steps);
-    } else if (result.interrupted) {
-      log::warn("{}: stopped after step {}, saving the weights; press Ctrl-C again to quit at once",
-                InterruptGuard::name(InterruptGuard::signal()), result.steps);
-    }
+    const bool finished = !result.error && !result.interrupted;
+    weights_ = finished ? folder_.model() : checkpoint.value_or("");
+    if (!finished) say_how_to_go_on(result, checkpoint.has_value());
     try {
-      save_model(folder_.model(), model_, config_.dtype, *engine_);
+      if (finished) save_model(folder_.model(), model_, config_.dtype, *engine_);
       write_loss_svg(folder_.plot(), {.title = fmt::format("{} on {}", config_.output, config_.train_data.front()),
                                       .train = result.train_curve,
                                       .val = result.val_curve});
@@ -139,18 +188,28 @@ class TrainRun {
     }
   }
 
+  void say_how_to_go_on(const TrainResult& result, bool saved) const {
+    const std::string cause = result.error ? "an error" : InterruptGuard::name(InterruptGuard::signal());
+    // What was resumed is still there, in this folder or another.
+    const bool in_folder = saved || use_of_folder() == RunFolder::Use::kResumed;
+    log::warn("{}: stopped after step {}{}", cause, result.steps,
+              in_folder ? fmt::format("; to go on: {}", resume_command(folder_)) : ", nothing new is saved");
+  }
+
   int finish(const TrainResult& result) {
     progress_.print("");
-    print_all(progress_, describe_end(result, folder_, has_byte_vocabulary(model_)));
+    print_all(progress_, describe_end(result, folder_, weights_, has_byte_vocabulary(model_)));
     if (result.interrupted) return 128 + InterruptGuard::signal();
     if (config_.sample_tokens > 0 && has_byte_vocabulary(model_)) print_sample();
     return 0;
   }
 
   /// While an exception is on its way: a line that cannot be written must not replace it.
-  static void write_failed(const TrainResult& result, MetricsFile& metrics) noexcept {
+  void write_failed(const TrainResult& result, MetricsFile& metrics) const noexcept {
     try {
       metrics.write(end_metrics(result, "failed"));
+      const std::vector<StoredCheckpoint> stored = list_checkpoints(folder_.checkpoints());
+      if (!stored.empty()) log::warn("the newest checkpoint is '{}'", printable_name(stored.back().folder.string()));
     } catch (const std::exception& error) {
       log::warn("{}", error.what());
     }
@@ -184,8 +243,9 @@ class TrainRun {
   }
 
   const CommandLine& line_;
-  const RunConfig& config_;
+  RunConfig config_;  // the line's; a checkpoint adds to it
   Progress progress_;
+  std::optional<Checkpoint> checkpoint_;  // to go on from
   RunFolder folder_;
   ModelConfig model_;
   std::vector<TokenSource> train_sources_;
@@ -194,6 +254,7 @@ class TrainRun {
   std::optional<EvaluationBatches> val_data_;
   std::unique_ptr<Backend> backend_;
   TrainingPlan plan_;
+  std::filesystem::path weights_;   // where they were saved
   std::unique_ptr<Engine> engine_;  // after the backend, so that it goes first
 };
 

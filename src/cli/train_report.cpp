@@ -59,10 +59,15 @@ std::vector<std::string> describe_start(const StartReport& report) {
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
   text.add_lines("memory", table);
   text.add("run", describe_run(report));
+  if (report.resumed != nullptr) {
+    text.add("resume", fmt::format("after step {}, from {}", grouped(report.resumed->state().trainer.step),
+                                   report.resumed->folder().string()));
+  }
   return std::move(text).lines();
 }
 
-std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder, bool byte_vocabulary) {
+std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder,
+                                      const std::filesystem::path& weights, bool byte_vocabulary) {
   TextReport text;
   const std::string speed = result.tokens_per_s ? fmt::format(": {} tokens/s", human_count(*result.tokens_per_s)) : "";
   text.add("trained",
@@ -76,10 +81,11 @@ std::vector<std::string> describe_end(const TrainResult& result, const RunFolder
                                  std::min<std::int64_t>(result.steps, LossHistory::kTail)));
   }
   if (result.last_eval) text.add("", describe(*result.last_eval));
-  text.add_line("weights", folder.model().string() + ", a Hugging Face folder");
+  if (!weights.empty()) text.add_line("weights", weights.string() + ", a Hugging Face folder");
   text.add_line("metrics", folder.metrics().string());
   text.add_line("curve", folder.plot().string());
-  if (byte_vocabulary) text.add_line("try", fmt::format("ferry generate {}", folder.path().string()));
+  if (byte_vocabulary && !weights.empty())
+    text.add_line("try", fmt::format("ferry generate {}", folder.path().string()));
   return std::move(text).lines();
 }
 

@@ -12,6 +12,7 @@
 #include "config/model_config.h"
 #include "data/sequence_set.h"
 #include "offload/engine.h"
+#include "train/checkpoint.h"
 #include "train/trainer.h"
 
 namespace ferry {
@@ -26,10 +27,13 @@ struct StartReport {
   const SequenceSet& train_data;
   const SequenceSet* val_data = nullptr;  // may be absent
   std::int64_t steps = 0;
+  const Checkpoint* resumed = nullptr;  // may be absent
 };
 std::vector<std::string> describe_start(const StartReport& report);
 
-std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder, bool byte_vocabulary);
+/// `weights` is the folder that holds them; empty when nothing was saved.
+std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder,
+                                      const std::filesystem::path& weights, bool byte_vocabulary);
 
 /// The words of byte-level sources; of at most kMaxWordBytes of them.
 std::set<std::string> words_of(const std::vector<TokenSource>& sources);

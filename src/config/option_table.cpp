@@ -137,6 +137,13 @@ std::vector<Option> run_options() {
       {"epochs", "run", IntOption{&C::epochs, 1, kMaxSteps}, "Length of the run in passes over the data", kShort,
        kTrain},
       {"output", "run", TextOption{&C::output, Form::kPath, {}}, "Folder for weights and metrics", kShort, kTrain},
+      {"resume", "run", TextOption{&C::resume, Form::kPath, {"none", "auto"}},
+       "Goes on to the bit: auto from the newest whole checkpoint in output, where there is one; a path from that "
+       "checkpoint, or the newest of that run",
+       kShort, kTrain},
+      {"save_every", "run", IntOption{&C::save_every, 0, kMaxSteps},
+       "Steps between two checkpoints, and one at the end; 0 = one when the run is ended early", kShort, kTrain},
+      {"keep_last", "run", IntOption{&C::keep_last, 1, 1'000'000}, "Newest checkpoints that are kept", kShort, kTrain},
       {"log_every", "run", IntOption{&C::log_every, 1, kMaxSteps}, "Steps between two log lines", kShort, kTrain},
       {"eval_every", "run", IntOption{&C::eval_every, 0, kMaxSteps},
        "Steps between two evaluations on val_data; 0 = only at the end", kShort, kTrain},

@@ -149,7 +149,9 @@ struct Describe {
     if (option.form == TextOption::Form::kSize) {
       return fmt::format("{}, or a size such as 6.8GB or 4GiB", fmt::join(option.choices, ", "));
     }
-    return option.form == TextOption::Form::kPath ? "a path (UTF-8, not starting with -)" : "text that is not empty";
+    if (option.form == TextOption::Form::kName) return "text that is not empty";
+    const std::string words = option.choices.empty() ? "" : fmt::format("{}, or ", fmt::join(option.choices, ", "));
+    return words + "a path (UTF-8, not starting with -)";
   }
   std::string operator()(const ListOption& option) const {
     return fmt::format("one or more {}s (UTF-8, not starting with -)", option.item);

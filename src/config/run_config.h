@@ -59,9 +59,12 @@ struct RunConfig {
   std::string host_memory = "auto";
 
   // run
-  std::int64_t steps = 0;   // exactly one of steps
-  std::int64_t epochs = 0;  // and epochs is given
-  std::string output;       // a folder
+  std::int64_t steps = 0;       // exactly one of steps
+  std::int64_t epochs = 0;      // and epochs is given
+  std::string output;           // a folder
+  std::string resume = "none";  // "none", "auto", or a folder
+  std::int64_t save_every = 0;  // 0 = only when the run is ended early
+  std::int64_t keep_last = 2;   // checkpoints
   std::int64_t log_every = 10;
   std::int64_t eval_every = 0;   // 0 = only at the end
   std::int64_t eval_tokens = 0;  // 0 = all of val_data

@@ -25,6 +25,8 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(std::span<const std::byte> bytes) {
   FERRY_ASSERT(file_);
   write_all(file_, bytes, destination_);
+  checksum_.add(bytes);
+  size_bytes_ += static_cast<std::int64_t>(bytes.size());
 }
 
 void AtomicFile::commit() {
@@ -37,10 +39,11 @@ void AtomicFile::commit() {
   sync_to_disk(destination_.parent_path());
 }
 
-void write_file_atomically(const std::filesystem::path& destination, std::string_view content) {
+FileDigest write_file_atomically(const std::filesystem::path& destination, std::string_view content) {
   AtomicFile file(destination);
   file.write(std::as_bytes(std::span(content)));
   file.commit();
+  return file.digest();
 }
 
 }  // namespace ferry

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string_view>
 
+#include "io/checksum.h"
 #include "io/posix_file.h"
 
 namespace ferry {
@@ -23,6 +25,8 @@ class AtomicFile {
   const std::filesystem::path& destination() const { return destination_; }
 
   void write(std::span<const std::byte> bytes);
+  /// Of what has been written so far.
+  FileDigest digest() const { return {size_bytes_, checksum_.text()}; }
 
   /// Blocks until the bytes are on the disk. At most once; nothing may be written afterwards.
   void commit();
@@ -31,8 +35,11 @@ class AtomicFile {
   std::filesystem::path destination_;
   std::filesystem::path temporary_;
   FileDescriptor file_;
+  std::int64_t size_bytes_ = 0;
+  Checksum checksum_;
 };
 
-void write_file_atomically(const std::filesystem::path& destination, std::string_view content);
+/// Blocks until it is on the disk.
+FileDigest write_file_atomically(const std::filesystem::path& destination, std::string_view content);
 
 }  // namespace ferry

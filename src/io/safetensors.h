@@ -79,8 +79,8 @@ class SafetensorsWriter {
   /// The next bytes of tensor `name`. Throws Error{kIo}: not the tensor whose turn it is, or more bytes than it has.
   void append(std::string_view name, std::span<const std::byte> bytes);
 
-  /// Blocks until the file is on the disk. Throws Error{kIo} when bytes of a tensor are missing.
-  void finish();
+  /// Blocks until the file is on the disk; what it holds. Throws Error{kIo} when bytes of a tensor are missing.
+  FileDigest finish();
 
  private:
   void skip_complete_tensors();

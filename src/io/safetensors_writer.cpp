@@ -82,10 +82,11 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
   skip_complete_tensors();
 }
 
-void SafetensorsWriter::finish() {
+FileDigest SafetensorsWriter::finish() {
   FERRY_CHECK(current_ == tensors_.size(), kIo, "{}: {} bytes are missing", origin_of(file_, tensors_[current_].name),
               remaining_bytes_[current_]);
   file_.commit();
+  return file_.digest();
 }
 
 }  // namespace ferry

@@ -3,6 +3,7 @@
 #include "offload/engine.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.h"
 #include "model/initialize.h"
@@ -82,6 +83,45 @@ void Engine::Impl::for_each_piece(ParameterArray array, const PieceFn& fn) {
   }
 }
 
+std::optional<DType> Engine::Impl::dtype_of(ParameterArray array, const ParameterInfo& info) const {
+  return arrays_.keeps(array, info.offset) ? std::optional(arrays_.dtype_of(array)) : std::nullopt;
+}
+
+void Engine::Impl::set_array(ParameterArray array, std::size_t index, std::int64_t first,
+                             std::span<const std::byte> bytes) {
+  const ParameterInfo& info = parameters_.parameters().at(index);
+  const auto elem_bytes = static_cast<std::int64_t>(size_of(arrays_.dtype_of(array)));
+  const std::int64_t count = std::ssize(bytes) / elem_bytes;
+  FERRY_ASSERT(dtype_of(array, info) && first >= 0 && first + count <= info.elems &&
+               count * elem_bytes == std::ssize(bytes));
+  finish();
+  weights_->invalidate();
+  for (std::int64_t done = 0; done < count; done += host_piece_elems_) {
+    const std::int64_t n = std::min(host_piece_elems_, count - done);
+    const TensorView target = arrays_.at(array, info.offset + first + done, n);
+    const bool on_device = arrays_.home_of(info.offset) == Home::kDevice;
+    void* const host = on_device ? host_.memory.at(host_.piece) : target.data;
+    backend_.host_access(Access::kWrite, host, target.size_bytes(), "parameters set by hand");
+    std::memcpy(host, bytes.data() + done * elem_bytes, target.size_bytes());
+    if (!on_device) continue;
+    streams_.to_device(target.data, host, target.size_bytes());
+    backend_.sync(streams_.h2d.get());
+  }
+}
+
+StepCounts Engine::Impl::step_counts() {
+  FERRY_ASSERT(options_.training);
+  finish();
+  return {.launched = steps_, .applied = queue_->applied_steps()};
+}
+
+void Engine::Impl::set_step_counts(const StepCounts& counts) {
+  FERRY_ASSERT(options_.training && steps_ == 0);
+  FERRY_ASSERT(counts.applied >= 0 && counts.applied <= counts.launched);
+  queue_->start_at(counts.launched, counts.applied);
+  steps_ = counts.launched;
+}
+
 void Engine::Impl::finish() {
   if (queue_) queue_->wait_for_all(steps_);
   for (const auto* stream : {&streams_.h2d, &streams_.compute, &streams_.d2h}) backend_.sync(stream->get());
@@ -135,6 +175,14 @@ void Engine::set_parameter(std::size_t index, std::int64_t first, std::span<cons
   impl_->set_parameter(index, first, values);
 }
 void Engine::for_each_piece(ParameterArray array, const PieceFn& fn) { impl_->for_each_piece(array, fn); }
+std::optional<DType> Engine::dtype_of(ParameterArray array, const ParameterInfo& info) const {
+  return impl_->dtype_of(array, info);
+}
+void Engine::set_array(ParameterArray array, std::size_t index, std::int64_t first, std::span<const std::byte> bytes) {
+  impl_->set_array(array, index, first, bytes);
+}
+StepCounts Engine::step_counts() { return impl_->step_counts(); }
+void Engine::set_step_counts(const StepCounts& counts) { impl_->set_step_counts(counts); }
 std::int64_t Engine::train_step(const Batch& batch, double lr, const Batch* next) {
   return impl_->train_step(batch, lr, next);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -107,6 +108,14 @@ struct StepStats {
   double wait_input_ms = 0;
 };
 
+/// Where a run stands.
+struct StepCounts {
+  std::int64_t launched = 0;
+  std::int64_t applied = 0;  // of these, those that AdamW counts: a skipped step is not
+
+  bool operator==(const StepCounts&) const = default;
+};
+
 /// Not thread-safe: one thread drives it. Steps are launched asynchronously; the optimizer works behind the caller's
 /// back. Errors of a device or of the optimizer's threads are thrown by the next call. A loss or gradient that is not
 /// finite is one of them, unless grad_clip is set: then its step is skipped.
@@ -125,6 +134,15 @@ class Engine {
   /// Sets elements [first, first + values.size()) of parameter `index`; bf16 weights take the nearest value, and with
   /// f32 state the master keeps the rest. Moments stay as they are (0 at the start).
   void set_parameter(std::size_t index, std::int64_t first, std::span<const float> values);
+  /// Element type of one array of a parameter; none where it is not kept.
+  std::optional<DType> dtype_of(ParameterArray array, const ParameterInfo& info) const;
+  /// Sets elements from `first` of one array of parameter `index`, which keeps it, to bytes of its element type: what
+  /// for_each_piece handed out, bit for bit.
+  void set_array(ParameterArray array, std::size_t index, std::int64_t first, std::span<const std::byte> bytes);
+  /// Blocks until all updates are done.
+  StepCounts step_counts();
+  /// Goes on where another engine stood: the next step has number `launched`. Only before the first step.
+  void set_step_counts(const StepCounts& counts);
   /// Waits for all updates, then hands out one array of each parameter in flat host pieces, in table order. An array
   /// that is not kept is handed out as absent views.
   using PieceFn = std::function<void(const ParameterInfo&, std::int64_t first, TensorView piece)>;

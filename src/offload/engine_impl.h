@@ -43,6 +43,10 @@ class Engine::Impl {
   void initialize(std::uint64_t seed);
   void set_parameter(std::size_t index, std::int64_t first, std::span<const float> values);
   void for_each_piece(ParameterArray array, const PieceFn& fn);
+  std::optional<DType> dtype_of(ParameterArray array, const ParameterInfo& info) const;
+  void set_array(ParameterArray array, std::size_t index, std::int64_t first, std::span<const std::byte> bytes);
+  StepCounts step_counts();
+  void set_step_counts(const StepCounts& counts);
   void finish();
   double loss(std::int64_t step);
   StepStats stats(std::int64_t step);

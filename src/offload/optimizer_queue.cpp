@@ -56,6 +56,15 @@ StepScalars OptimizerQueue::scalars_of(double lr, std::int64_t count, double coe
   return scalars;
 }
 
+void OptimizerQueue::start_at(std::int64_t step, std::int64_t applied) {
+  const std::scoped_lock lock(mutex_);
+  FERRY_ASSERT(step_ == nullptr);
+  applied_steps_ = applied;
+  if (step == 0) return;
+  std::ranges::fill(versions_, step);
+  record_of(step - 1).verdict = StepVerdict{};
+}
+
 StepScalars OptimizerQueue::begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows,
                                        std::shared_ptr<const BatchRows> next) {
   named_ = step_ ? step_->next : nullptr;

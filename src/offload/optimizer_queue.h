@@ -63,6 +63,8 @@ class OptimizerQueue {
 
   bool deferred() const { return options_.grad_clip > 0; }
 
+  /// Before the first step: `step` of them lie behind, of which AdamW has counted `applied`.
+  void start_at(std::int64_t step, std::int64_t applied);
   /// Submissions from now on belong to `step`, the pieces' next version is step + 1. `next` are the rows that the next
   /// batch will read; null where it is not known. Returns the scalars of an eager step.
   StepScalars begin_step(std::int64_t step, double lr, std::shared_ptr<const BatchRows> rows,

@@ -56,6 +56,8 @@ class ParameterArrays {
     return at(ParameterArray::kGradient, offset, elems);
   }
   Home home_of(std::int64_t offset) const;
+  /// Whether the array holds the element.
+  bool keeps(ParameterArray array, std::int64_t offset) const { return find(array, offset) != nullptr; }
 
  private:
   /// Elements [offset, offset + elems) of the flat space are elements [place, place + elems) of their home's array.

@@ -181,32 +181,33 @@ std::string draw_legend(const std::vector<LossPoint>& val) {
 }  // namespace
 
 void LossHistory::add(std::int64_t step, double loss) {
-  tail_.push_back(loss);
-  if (tail_.size() > kTail) tail_.pop_front();
-  if (points_.empty() || in_group_ == group_) {
-    if (points_.size() == kMaxKept) halve();
-    points_.push_back({step, loss});
-    in_group_ = 1;
+  state_.tail.push_back(loss);
+  if (state_.tail.size() > kTail) state_.tail.pop_front();
+  if (state_.points.empty() || state_.in_group == state_.group) {
+    if (state_.points.size() == kMaxKept) halve();
+    state_.points.push_back({step, loss});
+    state_.in_group = 1;
     return;
   }
-  LossPoint& last = points_.back();
-  ++in_group_;
-  last.loss += (loss - last.loss) / static_cast<double>(in_group_);
+  LossPoint& last = state_.points.back();
+  ++state_.in_group;
+  last.loss += (loss - last.loss) / static_cast<double>(state_.in_group);
   last.step = step;
 }
 
 void LossHistory::halve() {
-  for (std::size_t i = 0; i < points_.size() / 2; ++i) {
-    points_[i] = {points_[2 * i + 1].step, (points_[2 * i].loss + points_[2 * i + 1].loss) / 2};
+  for (std::size_t i = 0; i < state_.points.size() / 2; ++i) {
+    state_.points[i] = {state_.points[2 * i + 1].step, (state_.points[2 * i].loss + state_.points[2 * i + 1].loss) / 2};
   }
-  points_.resize(points_.size() / 2);
-  group_ *= 2;
-  in_group_ = group_;
+  state_.points.resize(state_.points.size() / 2);
+  state_.group *= 2;
+  state_.in_group = state_.group;
 }
 
 double LossHistory::mean_of_last(std::size_t n_steps) const {
-  const std::size_t n = std::min(n_steps, tail_.size());
-  return std::accumulate(tail_.end() - static_cast<std::ptrdiff_t>(n), tail_.end(), 0.0) / static_cast<double>(n);
+  const std::size_t n = std::min(n_steps, state_.tail.size());
+  return std::accumulate(state_.tail.end() - static_cast<std::ptrdiff_t>(n), state_.tail.end(), 0.0) /
+         static_cast<double>(n);
 }
 
 std::vector<double> axis_ticks(double low, double high) {

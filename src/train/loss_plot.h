@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ferry {
@@ -13,6 +14,8 @@ namespace ferry {
 struct LossPoint {
   std::int64_t step = 0;
   double loss = 0;  // nats per token
+
+  bool operator==(const LossPoint&) const = default;
 };
 
 /// The loss of every step in bounded memory: once kMaxKept points are there, neighbours are averaged in pairs.
@@ -20,20 +23,31 @@ class LossHistory {
  public:
   static constexpr std::size_t kMaxKept = std::size_t{1} << 14;
 
+  static constexpr std::size_t kTail = 50;
+  /// All that is kept, for checkpoints.
+  struct State {
+    std::vector<LossPoint> points;
+    std::size_t group = 1;     // losses averaged in one point
+    std::size_t in_group = 0;  // losses in the last point
+    std::deque<double> tail;   // the last kTail losses
+
+    bool operator==(const State&) const = default;
+  };
+
+  LossHistory() = default;
+  explicit LossHistory(State state) : state_(std::move(state)) {}
+  const State& state() const { return state_; }
+
   /// Steps in ascending order.
   void add(std::int64_t step, double loss);
-  const std::vector<LossPoint>& points() const { return points_; }
+  const std::vector<LossPoint>& points() const { return state_.points; }
   /// Mean of the last `n_steps` losses added, n_steps <= kTail; fewer when there are fewer. NaN when there are none.
   double mean_of_last(std::size_t n_steps) const;
-  static constexpr std::size_t kTail = 50;
 
  private:
   void halve();
 
-  std::vector<LossPoint> points_;
-  std::size_t group_ = 1;     // losses averaged in one point
-  std::size_t in_group_ = 0;  // losses in the last point
-  std::deque<double> tail_;   // the last kTail losses
+  State state_;
 };
 
 struct LossCurve {

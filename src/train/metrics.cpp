@@ -4,11 +4,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <span>
 
 #include "core/error.h"
+#include "io/atomic_file.h"
+#include "io/mapped_file.h"
 
 namespace ferry {
 namespace {
@@ -86,6 +90,10 @@ std::string to_json_line(const EvalMetrics& m) {
                    {"elapsed_s", m.elapsed_s}});
 }
 
+std::string to_json_line(const SaveMetrics& m) {
+  return dump(Json{{"kind", "save"}, {"step", m.step}, {"path", m.path}, {"bytes", m.bytes}, {"seconds", m.seconds}});
+}
+
 std::string to_json_line(const EndMetrics& m) {
   return dump(Json{{"kind", "end"},
                    {"status", m.status},
@@ -98,7 +106,21 @@ std::string to_json_line(const EndMetrics& m) {
                    {"elapsed_s", m.elapsed_s}});
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), file_(path, std::ios::trunc) {
+FileDigest copy_metrics(const std::filesystem::path& from, const std::filesystem::path& to,
+                        std::string_view last_line) {
+  const MappedFile source(from);
+  const auto bytes = source.bytes();
+  const auto end = std::ranges::find(bytes.rbegin(), bytes.rend(), std::byte{'\n'}).base();
+  AtomicFile copy(to);
+  copy.write({bytes.begin(), end});
+  copy.write(std::as_bytes(std::span(last_line)));
+  copy.commit();
+  return copy.digest();
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, const std::filesystem::path& begun) : path_(path) {
+  if (!begun.empty()) copy_metrics(begun, path, "");
+  file_.open(path, begun.empty() ? std::ios::trunc : std::ios::app);
   FERRY_CHECK(file_.good(), kIo, "metrics file '{}' cannot be written: check the folder's permissions and free space",
               path_.string());
 }

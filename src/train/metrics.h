@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/checksum.h"
 #include "offload/engine.h"
 
 namespace ferry {
@@ -52,6 +53,14 @@ struct EvalMetrics {
   double elapsed_s = 0;
 };
 
+/// A checkpoint.
+struct SaveMetrics {
+  std::int64_t step = 0;   // steps taken before it
+  std::string path;        // within the run's folder
+  std::int64_t bytes = 0;  // of weights and optimizer state
+  double seconds = 0;      // until these were on the disk
+};
+
 /// Last line of a run.
 struct EndMetrics {
   std::string status;  // "finished", "interrupted", "failed"
@@ -75,12 +84,20 @@ std::string describe(const EvalMetrics& metrics);
 std::string to_json_line(const RunMetrics& metrics);
 std::string to_json_line(const TrainMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
+std::string to_json_line(const SaveMetrics& metrics);
 std::string to_json_line(const EndMetrics& metrics);
 
-/// Starts `path` anew and appends lines, each flushed at once. Throws Error{kIo} when it cannot be written.
+/// Writes the whole lines of `from`, then `last_line`, as the file `to`. Blocks until it is on the disk.
+/// Throws Error{kIo}.
+FileDigest copy_metrics(const std::filesystem::path& from, const std::filesystem::path& to, std::string_view last_line);
+
+/// Starts `path` anew, with the lines of `begun` where one is given, and appends lines, each flushed at once.
+/// Throws Error{kIo} when it cannot be written.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::filesystem::path& path);
+  explicit MetricsFile(const std::filesystem::path& path, const std::filesystem::path& begun = {});
+
+  const std::filesystem::path& path() const { return path_; }
 
   template <class Metrics>
   void write(const Metrics& metrics) {

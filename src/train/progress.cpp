@@ -29,6 +29,9 @@ int terminal_width(std::FILE* out) {
   return 80;
 }
 
+/// The last column stays free: a terminal that wraps there would start a second line.
+int free_columns(std::FILE* out) { return terminal_width(out) - 1; }
+
 /// A part of the line; parts of the highest rank are left out first.
 struct Part {
   int rank;
@@ -101,7 +104,14 @@ void Progress::update(const ProgressState& state) {
   const auto now = std::chrono::steady_clock::now();
   if (drawn_ && now - last_draw_ < kRedrawInterval && state.step < state.steps) return;
   last_draw_ = now;
-  draw(state);
+  draw(progress_line(state, free_columns(out_)));
+}
+
+void Progress::show(std::string_view text) {
+  if (mode_ != Mode::kLive) return;
+  const std::lock_guard lock(mutex_);
+  last_draw_ = {};
+  draw(std::string(text.substr(0, static_cast<std::size_t>(free_columns(out_)))));
 }
 
 void Progress::log(const ProgressState& state) {
@@ -127,10 +137,8 @@ void Progress::clear() {
   clear_locked();
 }
 
-void Progress::draw(const ProgressState& state) {
-  // The last column stays free: a terminal that wraps there would start a second line.
-  const std::string line = fmt::format("\r{}\x1b[K", progress_line(state, terminal_width(out_) - 1));
-  std::fwrite(line.data(), 1, line.size(), out_);
+void Progress::draw(const std::string& line) {
+  fmt::print(out_, "\r{}\x1b[K", line);
   std::fflush(out_);
   drawn_ = true;
 }

@@ -53,11 +53,13 @@ class Progress {
   void log(const ProgressState& state);
   /// A line that stays, above a live line.
   void print(std::string_view text);
+  /// What goes on between two steps: takes the place of a live line until the next update().
+  void show(std::string_view text);
   /// Removes a live line until the next update().
   void clear();
 
  private:
-  void draw(const ProgressState& state);
+  void draw(const std::string& line);
   void clear_locked();
 
   std::FILE* out_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/human_units.h"
 #include "core/log.h"
 
 namespace ferry {
@@ -46,13 +47,53 @@ Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
   FERRY_CHECK(options.log_every >= 1, kConfig, "log_every is {}, expected 1 or more", options.log_every);
 }
 
+void Trainer::resume(const TrainerState& state) {
+  FERRY_ASSERT(n_launched_ == 0);
+  FERRY_CHECK(state.step <= steps_, kConfig, "the checkpoint has {} steps, the run is to have {}: raise steps",
+              state.step, steps_);
+  parts_.train_data.set_cursor(state.cursor);
+  n_resumed_ = n_launched_ = n_read_ = n_saved_ = state.step;
+  untraced_steps_ = steps_ - n_resumed_ > 1 ? 1 : 0;
+  tokens_ = state.tokens;
+  n_skipped_ = state.skipped_steps;
+  elapsed_before_s_ = state.elapsed_s;
+  history_ = LossHistory(state.losses);
+  val_curve_ = state.val_curve;
+  if (!state.last_eval) return;
+  last_eval_ = EvalMetrics{.step = state.last_eval->step,
+                           .val_loss = state.last_eval->val_loss,
+                           .val_tokens = state.last_eval->val_tokens,
+                           .byte_vocabulary = options_.byte_vocabulary,
+                           .elapsed_s = state.last_eval->elapsed_s};
+}
+
+TrainerState Trainer::state() const {
+  FERRY_ASSERT(unread_.empty());
+  TrainerState state{.step = n_launched_,
+                     .tokens = tokens_,
+                     .skipped_steps = n_skipped_,
+                     .cursor = parts_.train_data.cursor(),
+                     .elapsed_s = elapsed_s(),
+                     .losses = history_.state(),
+                     .val_curve = val_curve_,
+                     .last_eval = {}};
+  if (last_eval_) {
+    state.last_eval = {.step = last_eval_->step,
+                       .val_loss = last_eval_->val_loss,
+                       .val_tokens = last_eval_->val_tokens,
+                       .elapsed_s = last_eval_->elapsed_s};
+  }
+  return state;
+}
+
 TrainResult Trainer::run(const std::function<bool()>& stop) {
   attempt([&] { train(stop); });
   parts_.engine.finish();  // before the last loss is read, so that the last lap is as long as its steps
   read_losses(0);
   write_trace();
-  const bool evaluated = last_eval_ && last_eval_->step == n_launched_;
-  if (!error_ && !interrupted_ && parts_.val_data != nullptr && !evaluated) attempt([&] { evaluate(stop); });
+  save_last();
+  if (!error_ && !interrupted_ && parts_.val_data != nullptr && !evaluated()) attempt([&] { evaluate(stop); });
+  save_last();
   throughput_.pause();
   return result();
 }
@@ -66,25 +107,57 @@ TrainResult Trainer::result() const {
           .loss = history_.mean_of_last(LossHistory::kTail),
           .last_eval = last_eval_,
           .tokens_per_s = throughput_.total().tokens_per_s,
-          .elapsed_s = elapsed_.seconds(),
+          .elapsed_s = elapsed_s(),
           .train_curve = history_.points(),
           .val_curve = val_curve_};
 }
 
 void Trainer::train(const StopFn& stop) {
+  if (n_resumed_ > 0 && owes_evaluation()) between_steps(stop);  // the stopped run had not come to it
   while (!error_ && !interrupted_ && n_launched_ < steps_) {
     interrupted_ = stop();
     if (interrupted_) return;
     step();
-    if (!error_ && evaluation_due()) evaluate(stop);
+    between_steps(stop);
   }
+}
+
+void Trainer::between_steps(const StopFn& stop) {
+  if (!error_ && owes_evaluation()) evaluate(stop);
+  if (!error_ && !interrupted_ && save_due()) save();
+}
+
+/// Time for it counts in no speed.
+void Trainer::save() {
+  parts_.engine.finish();
+  read_losses(0);
+  if (parts_.checkpoints == nullptr || saving_failed_) return;
+  throughput_.pause();
+  parts_.progress.show(fmt::format("step {}/{}  saving a checkpoint", n_launched_, steps_));
+  saving_failed_ = true;
+  attempt([&] {
+    const SaveMetrics saved = parts_.checkpoints->save(state(), save_due() && !owes_evaluation());
+    saving_failed_ = false;
+    n_saved_ = n_launched_;
+    write(saved);
+    parts_.progress.print(fmt::format("step {}: saved {} ({} in {:.1f} s)", saved.step,
+                                      parts_.checkpoints->last()->string(),
+                                      human_bytes(static_cast<std::size_t>(saved.bytes)), saved.seconds));
+  });
+  throughput_.resume();
+}
+
+void Trainer::save_last() {
+  const bool wanted = interrupted_ || error_ || options_.save_every > 0;
+  if (wanted && n_launched_ > n_saved_) save();
 }
 
 void Trainer::attempt(const std::function<void()>& work) {
   try {
     work();
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kIo) throw;  // the device or the optimizer failed: the weights may be torn
+    if (error.kind() != ErrorKind::kIo) throw;   // the device or the optimizer failed: the weights may be torn
+    if (error_) log::error("{}", error.what());  // the first one is thrown to the caller
     if (!error_) error_ = std::current_exception();
   }
 }
@@ -116,9 +189,9 @@ void Trainer::step() {
   const std::int64_t number = parts_.engine.train_step(batch_, lr, peek_next());
   unread_.push_back({.number = number, .lr = lr, .n_tokens = batch_.n_valid_targets});
   ++n_launched_;
-  if (n_launched_ > 1) {
+  if (n_launched_ > n_resumed_ + 1) {
     read_losses(1);
-    if (n_read_ >= untraced_steps_ + kTraceSteps) write_trace();
+    if (n_read_ >= n_resumed_ + untraced_steps_ + kTraceSteps) write_trace();
     return;
   }
   parts_.engine.finish();
@@ -169,7 +242,7 @@ void Trainer::log_step(const LaunchedStep& launched, double loss, const StepStat
                      .stats = stats,
                      .device_bytes = device_bytes_,
                      .host_bytes = host_bytes_,
-                     .elapsed_s = elapsed_.seconds()});
+                     .elapsed_s = elapsed_s()});
 }
 
 bool Trainer::evaluation_due() const {
@@ -204,18 +277,18 @@ void Trainer::evaluate(const StopFn& stop) {
                            .val_loss = val_loss,
                            .val_tokens = n_tokens,
                            .byte_vocabulary = options_.byte_vocabulary,
-                           .elapsed_s = elapsed_.seconds()};
+                           .elapsed_s = elapsed_s()};
   val_curve_.push_back({n_launched_, val_loss});
   write(*last_eval_);
   parts_.progress.print(describe(*last_eval_));
 }
 
 void Trainer::start_trace_if_due() {
-  if (parts_.trace != nullptr && n_launched_ == untraced_steps_) parts_.engine.start_trace(kTraceSteps);
+  if (parts_.trace != nullptr && n_launched_ == n_resumed_ + untraced_steps_) parts_.engine.start_trace(kTraceSteps);
 }
 
 void Trainer::write_trace() {
-  if (parts_.trace == nullptr || n_launched_ <= untraced_steps_) return;
+  if (parts_.trace == nullptr || n_launched_ <= n_resumed_ + untraced_steps_) return;
   TraceFile* const file = std::exchange(parts_.trace, nullptr);
   attempt([&] { file->write(parts_.engine.take_trace()); });
 }

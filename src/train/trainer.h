@@ -12,11 +12,13 @@
 #include "data/batch_loader.h"
 #include "offload/engine.h"
 #include "optim/schedule.h"
+#include "train/checkpoint_writer.h"
 #include "train/loss_plot.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/stopwatch.h"
 #include "train/trace_file.h"
+#include "train/trainer_state.h"
 
 namespace ferry {
 
@@ -25,6 +27,7 @@ struct TrainerOptions {
   std::int64_t log_every = 10;
   std::int64_t eval_every = 0;   // 0 = only at the end
   std::int64_t eval_tokens = 0;  // 0 = all of the validation data
+  std::int64_t save_every = 0;   // 0 = only when the run ends early
   bool byte_vocabulary = false;
 };
 
@@ -34,8 +37,9 @@ struct TrainerParts {
   BatchLoader& train_data;
   EvaluationBatches* val_data = nullptr;  // may be absent
   Progress& progress;
-  MetricsFile* metrics = nullptr;  // may be absent
-  TraceFile* trace = nullptr;      // may be absent
+  MetricsFile* metrics = nullptr;           // may be absent
+  TraceFile* trace = nullptr;               // may be absent
+  CheckpointWriter* checkpoints = nullptr;  // may be absent
 };
 
 /// Reads what an evaluation would read. Throws Error{kIo} for a token outside of the vocabulary, Error{kConfig} when no
@@ -45,7 +49,7 @@ void check_evaluation_data(EvaluationBatches& data, std::int64_t eval_tokens);
 struct TrainResult {
   bool interrupted = false;
   std::exception_ptr error;  // of a data file, the metrics or the trace file: it ended the run, the weights are whole
-  std::int64_t steps = 0;    // taken
+  std::int64_t steps = 0;    // taken, those before a resume included
   std::int64_t tokens = 0;   // valid targets trained
   std::int64_t skipped_steps = 0;  // of the steps: not finite
   double loss = 0;  // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
@@ -61,13 +65,21 @@ class Trainer {
  public:
   Trainer(const TrainerParts& parts, const TrainerOptions& options);
 
+  /// Goes on where another Trainer stood; the engine does already. Before run(). Throws Error{kIo} for a position that
+  /// the training data do not have.
+  void resume(const TrainerState& state);
+
   /// Trains to the end or until `stop` (asked before each step and each batch of an evaluation) says true; then all
   /// updates are done. A run that reaches its end is evaluated; an evaluation that is stopped leaves no result.
+  /// A checkpoint is saved every save_every steps and, when save_every > 0, at the end; also by a run that `stop` or
+  /// Error{kIo} ends early.
   /// Error{kIo} ends the run and is in the result. Throws Error{kDevice} for a loss that is not finite, and what else
   /// the parts throw.
   TrainResult run(const std::function<bool()>& stop);
   /// So far; also after run() has thrown.
   TrainResult result() const;
+  /// After a step whose loss has been read.
+  TrainerState state() const;
 
  private:
   struct LaunchedStep {
@@ -79,6 +91,8 @@ class Trainer {
   using StopFn = std::function<bool()>;
 
   void train(const StopFn& stop);
+  /// Evaluation and checkpoint, where they are due.
+  void between_steps(const StopFn& stop);
   /// Keeps an Error{kIo} of `work` in error_.
   void attempt(const std::function<void()>& work);
   void step();
@@ -89,21 +103,28 @@ class Trainer {
   void report(const LaunchedStep& launched);
   void log_step(const LaunchedStep& launched, double loss, const StepStats& stats);
   void evaluate(const StopFn& stop);
+  bool evaluated() const { return last_eval_ && last_eval_->step == n_launched_; }
+  bool owes_evaluation() const { return evaluation_due() && !evaluated(); }
   /// Sums losses over the validation data; false when stopped.
   bool add_losses(const StopFn& stop, double& loss_sum, std::int64_t& n_tokens);
   /// Writes nothing more once a write has failed.
   template <class Metrics>
   void write(const Metrics& metrics);
+  double elapsed_s() const { return elapsed_before_s_ + elapsed_.seconds(); }
   ProgressState progress_state(double loss, double lr, const StepStats& stats) const;
   void start_trace_if_due();
   /// Blocks once, until the device is idle.
   void write_trace();
   bool evaluation_due() const;
+  bool save_due() const { return options_.save_every > 0 && n_launched_ % options_.save_every == 0; }
+  void save();
+  /// At the end, unless it is saved already.
+  void save_last();
 
   TrainerParts parts_;
   TrainerOptions options_;
   std::int64_t steps_;            // length of the run
-  std::int64_t untraced_steps_;   // before those in the trace
+  std::int64_t untraced_steps_;   // of this process, before those in the trace
   std::size_t device_bytes_ = 0;  // planned, constant
   std::size_t host_bytes_ = 0;
 
@@ -112,9 +133,13 @@ class Trainer {
   Batch batch_;
   Batch next_batch_;
   std::deque<LaunchedStep> unread_;
+  std::int64_t n_resumed_ = 0;  // steps before this process
   std::int64_t n_launched_ = 0;
   std::int64_t n_read_ = 0;
+  std::int64_t n_saved_ = 0;  // steps that a checkpoint holds
+  bool saving_failed_ = false;
   Throughput throughput_;
+  double elapsed_before_s_ = 0;  // of the run, before this process
   Stopwatch elapsed_;
   LossHistory history_;
   std::int64_t tokens_ = 0;

@@ -79,20 +79,27 @@ void load_weights(const std::filesystem::path& folder, const ModelConfig& config
   }
 }
 
-void save_model(const std::filesystem::path& folder, const ModelConfig& config, DType dtype, Engine& engine) {
-  AtomicFolder target(folder);
-  write_file_atomically(target.path() / "config.json",
-                        to_hugging_face_json(config, dtype == DType::kF32 ? "float32" : "bfloat16"));
+std::map<std::string, FileDigest> write_model(const std::filesystem::path& folder, const ModelConfig& config,
+                                              DType dtype, Engine& engine) {
+  std::map<std::string, FileDigest> written;
+  written["config.json"] = write_file_atomically(
+      folder / "config.json", to_hugging_face_json(config, dtype == DType::kF32 ? "float32" : "bfloat16"));
   std::vector<SafetensorsSpec> specs;
   for (const ParameterInfo& info : engine.parameters().parameters()) {
     specs.push_back({.name = info.name, .dtype = safetensors_dtype(dtype), .shape = info.shape});
   }
-  SafetensorsWriter writer(target.path() / "model.safetensors", std::move(specs));
+  SafetensorsWriter writer(folder / "model.safetensors", std::move(specs));
   engine.for_each_piece([&](const ParameterInfo& info, std::int64_t first, TensorView piece) {
     check_finite(info, first, piece);
     writer.append(info.name, {static_cast<const std::byte*>(piece.data), piece.size_bytes()});
   });
-  writer.finish();
+  written["model.safetensors"] = writer.finish();
+  return written;
+}
+
+void save_model(const std::filesystem::path& folder, const ModelConfig& config, DType dtype, Engine& engine) {
+  AtomicFolder target(folder);
+  write_model(target.path(), config, dtype, engine);
   target.commit();
 }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "config/model_config.h"
+#include "io/checksum.h"
 #include "offload/engine.h"
 #include "train/stored_weights.h"
 
@@ -17,6 +20,10 @@ void check_same_model(const std::string& origin, const ModelConfig& wanted, cons
 /// Fills all of the engine's weights from `folder` after both checks; nothing is set when one fails.
 /// Throws Error{kConfig | kIo | kDType}; Error{kIo} for a weight that is not finite.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& config, Engine& engine);
+
+/// Writes config.json and model.safetensors into `folder`, which exists: what they hold, by name. Throws as save_model.
+std::map<std::string, FileDigest> write_model(const std::filesystem::path& folder, const ModelConfig& config,
+                                              DType dtype, Engine& engine);
 
 /// Writes config.json and model.safetensors in the engine's dtype; transformers loads the folder. It replaces an old
 /// folder only when complete. Blocks until it is on the disk. Throws Error{kIo}; Error{kDevice} for

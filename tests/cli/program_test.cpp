@@ -7,61 +7,13 @@
 
 #include "catch.h"
 #include "cli/run_ferry.h"
+#include "cli/workplace.h"
 #include "core/simd.h"
 #include "optim/adamw.h"
 
 using namespace ferry::test;
 
 namespace {
-
-constexpr const char* kModel = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
-  "vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "num_key_value_heads": 1, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-  "tie_word_embeddings": true, "initializer_range": 0.02, "torch_dtype": "float32"})";
-
-constexpr const char* kConfig = R"([model]
-model = "model.json"
-dtype = "f32"
-[data]
-train_data = ["train.txt"]
-val_data = ["val.txt"]
-seq_len = 16
-batch_size = 4
-[optimizer]
-lr = 1e-2
-[run]
-steps = 60
-output = "out"
-backend = "cpu"
-threads = 1
-sample_tokens = 40
-)";
-
-/// A folder with a model, a config and data.
-struct Workplace : ferry::TempFolder {
-  Workplace() {
-    std::string text;
-    for (int i = 0; i < 200; ++i) text += i % 3 == 0 ? "the cat sat on the mat. " : "the dog ran to the sea. ";
-    write("train.txt", text);
-    write("val.txt", text.substr(0, 500));
-    write("model.json", kModel);
-    write("tiny.toml", kConfig);
-  }
-
-  bool has(const std::string& name) const { return std::filesystem::exists(path() / name); }
-};
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// The run must fail with `code`, one "error: " line on stderr that contains `message`, and write no output.
-void check_refused(const Workplace& place, const std::vector<std::string>& args, int code, const std::string& message) {
-  const Outcome outcome = run_ferry(place, args);
-  INFO(outcome.err);
-  CHECK(outcome.exit_code == code);
-  CHECK(outcome.err.starts_with("error: "));
-  CHECK(contains(outcome.err, message));
-  CHECK(outcome.out.empty());
-}
 
 double number_after(const std::string& text, const std::string& label) {
   return std::stod(text.substr(text.find(label) + label.size()));
@@ -259,7 +211,7 @@ TEST_CASE("generate draws the same text from the same seed, beyond the model's c
   CHECK(contains(cut.err, "the prompt has 40 tokens, the model's context 16: it sees the last 8 of them"));
 }
 
-TEST_CASE("Ctrl-C and SIGTERM end the step, save the weights and exit with 128 + signal") {
+TEST_CASE("Ctrl-C and SIGTERM end the step, save a checkpoint and exit with 128 + signal") {
   const int number = GENERATE(SIGINT, SIGTERM);
   const Workplace place;
   FerryProcess process(place, {"train", "tiny.toml", "--steps", "100000000"});
@@ -268,6 +220,8 @@ TEST_CASE("Ctrl-C and SIGTERM end the step, save the weights and exit with 128 +
   const Outcome outcome = process.wait();
   CHECK(outcome.exit_code == 128 + number);
   CHECK(contains(outcome.err, number == SIGINT ? "SIGINT: stopped after step" : "SIGTERM: stopped after step"));
+  CHECK(contains(outcome.err, "; to go on: ferry train out/config.toml --resume auto"));
+  CHECK_FALSE(place.has("out/model"));
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"interrupted\""));
   CHECK(run_ferry(place, {"generate", "out", "--max-tokens", "5"}).exit_code == 0);
 }
@@ -295,7 +249,7 @@ TEST_CASE("a run that diverges says so, fails and saves nothing") {
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"failed\""));
 }
 
-TEST_CASE("damaged training data end the run after its weights are saved") {
+TEST_CASE("damaged training data end the run after a checkpoint is saved") {
   const Workplace place;
   std::string ids;
   for (int i = 0; i < 680; ++i) ids += std::string("a\0", 2);
@@ -306,7 +260,8 @@ TEST_CASE("damaged training data end the run after its weights are saved") {
   INFO(outcome.err);
   CHECK(outcome.exit_code == 3);
   CHECK(contains(outcome.err, "is outside of the model's vocabulary"));
-  CHECK(place.has("out/model/model.safetensors"));
+  CHECK(contains(outcome.err, "an error: stopped after step 9; to go on: ferry train out/config.toml --resume auto"));
+  CHECK(place.has("out/checkpoints/step-00000009/model.safetensors"));
   CHECK(contains(read_file(place.path() / "out/metrics.jsonl"), "\"status\":\"failed\",\"step\""));
 }
 

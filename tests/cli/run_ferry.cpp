@@ -29,6 +29,7 @@ FerryProcess::FerryProcess(const TempFolder& folder, const std::vector<std::stri
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  for (const auto& old : {out_, err_}) std::filesystem::remove(old);  // of a run before: wait_for must not see it
   child_ = fork();
   if (child_ != 0) return;
   redirect(STDOUT_FILENO, out_);

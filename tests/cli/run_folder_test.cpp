@@ -27,7 +27,7 @@ TEST_CASE("a folder that gets weights while a run prepares is left alone") {
   const TempFolder place;
   RunFolder folder(place.path() / "out", "");
   std::filesystem::create_directories(folder.model());
-  CHECK(has(thrown([&] { folder.create("a = 1"); }), "has meanwhile got the weights of another run"));
+  CHECK(has(thrown([&] { folder.create("a = 1"); }), "holds the weights of an earlier run"));
 }
 
 TEST_CASE("the folder is free again when its run has ended") {
