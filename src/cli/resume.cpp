@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -28,41 +27,16 @@ namespace fs = std::filesystem;
 
 // May differ: reports, lengths, evaluation, what computes, and where things live. model, init_from, train_data, steps
 // and epochs are compared by what they mean.
-constexpr std::array<std::string_view, 32> kFree{"model",
-                                                 "init_from",
-                                                 "train_data",
-                                                 "val_data",
-                                                 "steps",
-                                                 "epochs",
-                                                 "output",
-                                                 "resume",
-                                                 "save_every",
-                                                 "keep_last",
-                                                 "log_every",
-                                                 "eval_every",
-                                                 "eval_tokens",
-                                                 "backend",
-                                                 "device",
-                                                 "threads",
-                                                 "check_finite",
-                                                 "quiet",
-                                                 "log_file",
-                                                 "trace",
-                                                 "sample_tokens",
-                                                 "sample_prompt",
-                                                 "temperature",
-                                                 "offload",
-                                                 "gpu_memory",
-                                                 "host_memory",
-                                                 "weight_slots",
-                                                 "grad_slots",
-                                                 "resident_state_layers",
-                                                 "resident_layers",
-                                                 "residuals",
-                                                 "recompute"};
+constexpr std::string_view kFree =
+    " model init_from train_data val_data steps epochs output resume save_every keep_last log_every eval_every "
+    "eval_tokens backend device threads check_finite quiet log_file trace sample_tokens sample_prompt temperature "
+    "top_k "
+    "top_p offload gpu_memory host_memory weight_slots grad_slots resident_state_layers resident_layers residuals "
+    "recompute ";
 
 bool is_free(const Option& option) {
-  return std::ranges::count(kFree, option.key) > 0 || !takes(Command::kTrain, option);
+  const bool listed = kFree.find(fmt::format(" {} ", option.key)) != std::string_view::npos;
+  return listed || !takes(Command::kTrain, option);
 }
 
 std::string value_text(const RunConfig& config, const Option& option) {
