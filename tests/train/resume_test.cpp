@@ -12,6 +12,12 @@ using namespace ferry::test;
 
 namespace {
 
+/// Steps 21 to 23 are not finite.
+void skip_steps(Engine& engine, std::int64_t step) {
+  if (step == 20) engine.set_parameter(0, 3, std::vector<float>(1, NAN));
+  if (step == 23) engine.set_parameter(0, 3, std::vector<float>(1, 0.01F));
+}
+
 /// Each epoch has 149 sequences in two shards; steps take 4 or 8 of them.
 std::vector<RunSpec> specs() {
   std::vector<RunSpec> specs;
@@ -25,6 +31,12 @@ std::vector<RunSpec> specs() {
   specs.back().engine.optimizer_state = OptimizerState::kBf16;
   specs.back().engine.accumulate = 2;
   specs.back().order = SequenceOrder::kShuffled;
+  specs.push_back(run_spec("mixed state, rounded at random, skipped steps", DType::kBf16));
+  specs.back().engine.optimizer_state = OptimizerState::kMixed;
+  specs.back().engine.adamw.rounding = Rounding::kStochastic;
+  specs.back().engine.adamw.seed = 5;
+  specs.back().engine.grad_clip = 1;
+  specs.back().before_step = skip_steps;
   specs.push_back(run_spec("frozen parameters, layers offloaded", DType::kBf16));
   specs.back().engine.freeze = {"model.layers.0.*", "*norm*"};
   specs.back().engine.offload = Offload::kLayers;
@@ -34,10 +46,7 @@ std::vector<RunSpec> specs() {
   specs.back().tied = false;
   specs.push_back(run_spec("skipped steps", DType::kF32));
   specs.back().engine.grad_clip = 1;
-  specs.back().before_step = [](Engine& engine, std::int64_t step) {
-    if (step == 20) engine.set_parameter(0, 3, std::vector<float>(1, NAN));
-    if (step == 23) engine.set_parameter(0, 3, std::vector<float>(1, 0.01F));
-  };
+  specs.back().before_step = skip_steps;
   return specs;
 }
 
