@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ferry bench`: measures this machine. `ops` times every op beside the machine's own speed, `step` training steps,
-// `floor` the products and attention of a step.
+// `floor` the products and attention of a step, `adamw` the optimizer's way through host memory.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,10 +16,12 @@
 #include "cli/run_setup.h"
 #include "cli/training_plan.h"
 #include "config/option_value.h"
+#include "core/human_units.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
 #include "model/model_flop.h"
 #include "offload/step_floor.h"
+#include "train/adamw_bench.h"
 #include "train/step_bench.h"
 #include "train/trace_file.h"
 
@@ -142,6 +144,21 @@ void bench_floor(const CommandLine& line) {
                                      describe_flop(floor.flop()), describe_flop(floor.flop() / spread.median * 1e3)));
 }
 
+/// One row of the table for `--threads`, else a sweep.
+void bench_optimizer(const CommandLine& line) {
+  const std::unique_ptr<Backend> backend = bench_backend(line);
+  const int numa_node = backend->capabilities().numa_node;
+  AdamwBenchOptions options{
+      .n_params = line.config.adamw_params, .pools = adamw_bench_pools(numa_node), .level = simd_level()};
+  if (line.config.threads > 0) options.pools = {place_pool(static_cast<int>(line.config.threads), numa_node)};
+  print_line("AdamW", fmt::format("{} in pieces of 16 MiB, {}; GB/s, and the share of the pass in place",
+                                  human_count(static_cast<double>(options.n_params)) + " parameters",
+                                  to_string(adamw_path(options.level))));
+  print_line(adamw_bench_header());
+  const auto rows = bench_adamw(*backend, options, [](const AdamwBenchRow& row) { print_line(to_line(row)); });
+  for (const std::string& text : adamw_bench_summary(rows)) print_line(text);
+}
+
 }  // namespace
 
 int run_bench(const CommandLine& line) {
@@ -149,6 +166,8 @@ int run_bench(const CommandLine& line) {
     bench_all_ops(line);
   } else if (line.bench_target == "step") {
     bench_training_steps(line);
+  } else if (line.bench_target == "adamw") {
+    bench_optimizer(line);
   } else {
     FERRY_ASSERT(line.bench_target == "floor");  // the command line knows no other
     bench_floor(line);

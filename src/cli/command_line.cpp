@@ -20,7 +20,7 @@
 namespace ferry {
 namespace {
 
-constexpr std::array<std::string_view, 3> kBenchTargets = {"ops", "step", "floor"};
+constexpr std::array<std::string_view, 4> kBenchTargets = {"ops", "step", "floor", "adamw"};
 
 // What the line says, before any value is looked at.
 struct RawLine {
@@ -182,14 +182,18 @@ void shorten_built_in_warmup(const RawLine& raw, CommandLine& line) {
   line.config.warmup_steps = std::min(line.config.warmup_steps, line.config.steps / 4);
 }
 
-// What `bench ops` has no use for may stand in its file, not on its line. Without a model its shapes are fixed.
+// What a target has no use for may stand in its file, not on its line. Without a model the shapes of `bench ops` are
+// fixed.
 void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
-  constexpr std::array<std::string_view, 4> kAlways = {"dtype", "backend", "device", "threads"};
-  constexpr std::array<std::string_view, 3> kOfModel = {"model", "batch_size", "seq_len"};
+  using Keys = std::vector<std::string_view>;
+  const bool of_ops = line.bench_target == "ops";
+  const Keys always =
+      of_ops ? Keys{"dtype", "backend", "device", "threads"} : Keys{"backend", "device", "threads", "adamw_params"};
+  const Keys model = of_ops ? Keys{"model", "batch_size", "seq_len"} : Keys{};
   for (const auto& [option, texts] : raw.texts) {
-    const bool of_model = std::ranges::count(kOfModel, option->key) != 0;
-    FERRY_CHECK(of_model || std::ranges::count(kAlways, option->key) != 0, kConfig,
-                "ferry bench ops: {} changes nothing there: leave it out (bench step and bench floor take it)",
+    const bool of_model = std::ranges::count(model, option->key) != 0;
+    FERRY_CHECK(of_model || std::ranges::count(always, option->key) != 0, kConfig,
+                "ferry bench {}: {} changes nothing there: leave it out (other targets take it)", line.bench_target,
                 flag_of(*option));
     FERRY_CHECK(!of_model || !line.runs_built_in(), kConfig,
                 "ferry bench ops: {} needs a model (its shapes are fixed otherwise): add --model or a config file",
@@ -230,7 +234,7 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   line.seq_len_given = raw.texts.contains(find_option("seq_len"));
   if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
-  if (line.bench_target == "ops") refuse_idle_flags(raw, line);
+  if (line.bench_target == "ops" || line.bench_target == "adamw") refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
   shorten_built_in_warmup(raw, line);

@@ -35,6 +35,7 @@ constexpr bool kAdvanced = true;
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxSteps = 1'000'000'000;
 constexpr std::int64_t kMaxTokens = 1'000'000'000'000;
+constexpr std::int64_t kMinAdamwParams = std::int64_t{8} << 20;              // a piece
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();  // positions are i32
 
 template <auto kField>
@@ -158,7 +159,8 @@ std::vector<Option> run_options() {
       {"device", "run", IntOption{&C::device, 0, 1023},
        "GPU of the cuda backend, among those CUDA_VISIBLE_DEVICES shows", kShort,
        kTrain | kGenerate | kBench | kPlan | kEval},
-      {"threads", "run", IntOption{&C::threads, 0, 4096}, "CPU threads; 0 = all available", kShort,
+      {"threads", "run", IntOption{&C::threads, 0, 4096},
+       "CPU threads; 0 = all available (of eight cores or more, AdamW leaves two free)", kShort,
        kTrain | kGenerate | kBench | kEval},
       {"check_finite", "run", BoolOption{&C::check_finite},
        "Stop at a loss or gradient that is not finite (with grad_clip, skip the step)", kShort, kSteps},
@@ -209,6 +211,8 @@ std::vector<Option> bench_options() {
        kShort, kBench},
       {"floor_seconds", "bench", RealOption{&C::floor_seconds, 0, 3600},
        "How long `bench floor` runs, at least one step", kShort, kBench},
+      {"adamw_params", "bench", IntOption{&C::adamw_params, kMinAdamwParams, kMaxTokens},
+       "Parameters that `bench adamw` updates, 14 bytes each: far more than the caches hold", kShort, kBench},
   };
 }
 
@@ -266,7 +270,9 @@ std::span<const CommandInfo> command_table() {
       {Command::kPlan, "plan", "[CONFIG]",
        "Print the memory, and the bytes moved per step, that training would need; allocates nothing, needs no GPU"},
       {Command::kBench, "bench", "TARGET [CONFIG]",
-       "Measure this machine: `ops` times every operation, `step` training steps, `floor` their products alone"},
+       "Measure this machine: `ops` times every operation, `step` training steps, `floor` their products alone, "
+       "`adamw` "
+       "the optimizer's way through host memory"},
   };
   return table;
 }

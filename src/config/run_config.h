@@ -95,6 +95,7 @@ struct RunConfig {
   // bench
   std::int64_t untimed_steps = 3;
   double floor_seconds = 5;
+  std::int64_t adamw_params = std::int64_t{1} << 27;
 
   // plan: what is given holds, the plan chooses the rest
   std::int64_t weight_slots = 0;

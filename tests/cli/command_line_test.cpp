@@ -156,7 +156,7 @@ TEST_CASE("bench ops has fixed shapes, or those of a model") {
 
 TEST_CASE("bench ops refuses a flag that would change nothing") {
   CHECK(refusal({"bench", "ops", "--offload", "none"}) ==
-        "config: ferry bench ops: --offload changes nothing there: leave it out (bench step and bench floor take it)");
+        "config: ferry bench ops: --offload changes nothing there: leave it out (other targets take it)");
   const TempFolder folder;
   const std::string file = folder.write("run.toml", kFile).string();
   CHECK(parse_command_line({"bench", "ops", file}).config_source == file);  // its keys may stand
