@@ -34,13 +34,23 @@ void HostUpdates::note_update(std::int64_t offset, std::int64_t elems) {
   }
 }
 
+/// One loop for all parameters of the piece: each of their own would leave threads idle at its end.
 void HostUpdates::update(const Piece& piece, const StepScalars& scalars) {
   note_update(piece.offset, piece.elems);
-  for (const ParameterRange& part : parameter_ranges(parameters_, piece.offset, piece.elems)) {
-    const TensorView gradient = arrays_.gradients_at(part.offset, part.elems);
-    FERRY_ASSERT(gradient);
-    adamw_update(adamw_range(arrays_, part, gradient.data), scalars.of(part), simd_level(), pool_);
+  std::vector<ParameterRange> cuts;
+  for (ParameterRange part : parameter_ranges(parameters_, piece.offset, piece.elems)) {
+    for (std::int64_t left = part.elems; left > 0; left -= part.elems) {
+      part.elems = std::min(left, kAdamwCut);
+      cuts.push_back(part);
+      part.offset += part.elems;
+      part.element += part.elems;
+    }
   }
+  pool_.parallel_for(static_cast<std::int64_t>(cuts.size()), [&](std::int64_t i) {
+    const ParameterRange& part = cuts[static_cast<std::size_t>(i)];
+    const TensorView gradient = arrays_.gradients_at(part.offset, part.elems);
+    adamw_update(adamw_range(arrays_, part, gradient.data), scalars.of(part), simd_level());
+  });
 }
 
 RowRun HostUpdates::rows_of(const Piece& piece) const {
