@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ferry inspect`: what a file or folder holds. Nothing of it is believed; a damaged one ends in a message.
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/run_folder.h"
@@ -17,10 +17,13 @@
 #include "core/human_units.h"
 #include "data/token_shard.h"
 #include "data/token_text.h"
+#include "io/checksum.h"
 #include "io/mapped_file.h"
 #include "io/model_folder.h"
 #include "io/printable.h"
 #include "model/parameter_table.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_store.h"
 #include "train/stored_weights.h"
 
 namespace ferry {
@@ -103,12 +106,58 @@ void add_run_config(TextReport& text, const fs::path& path) {
   }
 }
 
+void add_state(TextReport& text, const CheckpointState& state) {
+  const TrainerState& trainer = state.trainer;
+  text.add("state",
+           fmt::format("step {}, {} of them skipped; {} tokens trained in {}", grouped(trainer.step),
+                       grouped(trainer.skipped_steps), grouped(trainer.tokens), human_duration(trainer.elapsed_s)));
+  text.add("next", fmt::format("sequence {} of {} in epoch {}, both from 0", grouped(trainer.cursor.position),
+                               grouped(state.run.n_sequences), trainer.cursor.epoch));
+  if (trainer.last_eval) {
+    text.add("loss", fmt::format("validation {:.4f} at step {}", trainer.last_eval->val_loss,
+                                 grouped(trainer.last_eval->step)));
+  }
+  text.add("written", printable_name(fmt::format("by ferry {} on {}", state.run.ferry_version, state.run.backend)));
+}
+
+/// The others of a run, which inspect takes one at a time.
+void add_checkpoints(TextReport& text, const fs::path& run) {
+  std::vector<std::string> names;
+  for (const StoredCheckpoint& stored : list_checkpoints(run / "checkpoints")) {
+    names.push_back(stored.folder.filename().string());
+  }
+  if (!names.empty()) text.add("run", fmt::format("checkpoints {}", fmt::join(names, ", ")));
+}
+
+/// By name, of a file or of the files in a folder.
+void add_checksums(TextReport& text, const fs::path& path) {
+  std::vector<fs::path> files;
+  std::error_code failure;
+  if (fs::is_directory(path, failure)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      if (entry.is_regular_file()) files.push_back(entry.path());
+    }
+  } else {
+    files.push_back(path);
+  }
+  std::ranges::sort(files);
+  const char* label = "xxh128";
+  for (const fs::path& file : files) {
+    text.add_line(std::exchange(label, ""),
+                  fmt::format("{}  {}", digest_of(file).checksum, printable_name(file.filename().string())));
+  }
+}
+
 void add_model_folder(TextReport& text, const fs::path& folder, bool all) {
   text.add("folder", printable_name(folder.string()));
+  std::error_code failure;
+  if (fs::exists(folder / kCheckpointStateFile, failure)) add_state(text, read_checkpoint_state(folder));
   add_model(text, load_model_config(folder));
   add_tokenizer(text, folder);
   const ModelFolder weights(folder);
   for (const SafetensorsFile& file : weights.files()) add_file(text, file, all);
+  const fs::path optimizer = folder / "optimizer.safetensors";
+  if (fs::exists(optimizer, failure)) add_file(text, SafetensorsFile(optimizer), all);
 }
 
 bool is_token_shard(const fs::path& path) {
@@ -128,6 +177,15 @@ void add_any_file(TextReport& text, const fs::path& path, bool all) {
   add_token_file(text, path);
 }
 
+/// After all has been shown: tensors that do not fit config.json, or bytes that are not those of the save, end it.
+void check_folder(const fs::path& folder, bool checksums) {
+  const StoredWeights weights(folder);
+  std::error_code failure;
+  if (!checksums || !fs::exists(folder / kCheckpointChecksums, failure)) return;
+  const Checkpoint whole(folder);
+  fmt::print("{:<10}every byte of the checkpoint is as it was saved\n", "checked");
+}
+
 }  // namespace
 
 int run_inspect(const CommandLine& line) {
@@ -136,13 +194,16 @@ int run_inspect(const CommandLine& line) {
   FERRY_CHECK(fs::exists(path, failure), kIo, "'{}' does not exist", printable_name(path.string()));
   TextReport text;
   const bool is_folder = fs::is_directory(path, failure);
+  const fs::path shown = is_folder ? find_model_folder(path) : path;
   if (is_folder) {
-    add_model_folder(text, find_model_folder(path), line.config.all);
+    add_checkpoints(text, path);
+    add_model_folder(text, shown, line.config.all);
   } else {
-    add_any_file(text, path, line.config.all);
+    add_any_file(text, shown, line.config.all);
   }
+  if (line.config.checksums) add_checksums(text, shown);
   for (const std::string& each : std::move(text).lines()) fmt::print("{}\n", each);
-  if (is_folder) StoredWeights weights(find_model_folder(path));  // tensors that do not fit config.json end it here
+  if (is_folder) check_folder(shown, line.config.checksums);
   return 0;
 }
 

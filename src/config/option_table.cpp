@@ -201,8 +201,12 @@ std::vector<Option> eval_options() {
 }
 
 std::vector<Option> inspect_options() {
-  return {{"all", "inspect", BoolOption{&C::all}, "List the tensors of every layer, not those of equal layers once",
-           kShort, kInspect}};
+  return {
+      {"all", "inspect", BoolOption{&C::all}, "List the tensors of every layer, not those of equal layers once", kShort,
+       kInspect},
+      {"checksums", "inspect", BoolOption{&C::checksums},
+       "Read every byte: print the files' checksums, or compare those of a checkpoint", kShort, kInspect},
+  };
 }
 
 std::vector<Option> bench_options() {

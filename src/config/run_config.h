@@ -91,6 +91,7 @@ struct RunConfig {
 
   // inspect
   bool all = false;
+  bool checksums = false;
 
   // bench
   std::int64_t untimed_steps = 3;

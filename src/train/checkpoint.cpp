@@ -196,11 +196,16 @@ SaveMetrics save_checkpoint(const fs::path& folder, const CheckpointParts& parts
   return saved;
 }
 
+CheckpointState read_checkpoint_state(const fs::path& folder) {
+  const fs::path path = folder / kCheckpointStateFile;
+  return parse_checkpoint_state(read_whole(path, kMaxStateBytes), path.string());
+}
+
 Checkpoint::Checkpoint(fs::path folder) : folder_(std::move(folder)) {
   Checksums checksums = read_checksums(folder_ / kCheckpointChecksums);
   const fs::path state = folder_ / kCheckpointStateFile;
   check_file(state, checksums.at(kCheckpointStateFile), -1);
-  state_ = parse_checkpoint_state(read_whole(state, kMaxStateBytes), state.string());
+  state_ = read_checkpoint_state(folder_);
   for (const auto& [name, checksum] : checksums) {
     if (name == kCheckpointStateFile) continue;
     const auto size = state_.file_bytes.find(name);

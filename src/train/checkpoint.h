@@ -29,6 +29,9 @@ struct CheckpointParts {
 /// nothing is saved.
 SaveMetrics save_checkpoint(const std::filesystem::path& folder, const CheckpointParts& parts);
 
+/// state.json of `folder`; nothing else is read. Throws Error{kIo}.
+CheckpointState read_checkpoint_state(const std::filesystem::path& folder);
+
 /// A checkpoint that is whole.
 class Checkpoint {
  public:

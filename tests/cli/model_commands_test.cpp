@@ -130,6 +130,39 @@ TEST_CASE("inspect shows models, files, tokens and configs") {
   check_output(place, {"inspect", "run.toml"}, {"optimizer lr = 0.01", "run steps = 5"});
 }
 
+TEST_CASE("a checkpoint is shown, compared with its checksums, and exported with its exact f32 weights") {
+  const ferry::TempFolder place;
+  for (int i = 0; i < 6; ++i) place.write("a.txt", read_file(place.path() / "a.txt") + kText);
+  const Outcome trained =
+      run_ferry(place, {"train", "--model", "tiny", "--train-data", "a.txt", "--seq-len",       "32", "--batch-size",
+                        "2",     "--steps", "3",    "--save-every", "2",     "--sample-tokens", "0",  "--backend",
+                        "cpu",   "--dtype", "bf16", "--output",     "run"});
+  INFO(trained.err);
+  REQUIRE(trained.exit_code == 0);
+  const std::string checkpoint = "run/checkpoints/step-00000002";
+  check_output(place, {"inspect", "run"}, {"run checkpoints step-00000002, step-00000003", "folder run/model"});
+  check_output(place, {"inspect", checkpoint, "--checksums"},
+               {"state step 2, 0 of them skipped; 128 tokens trained", "next sequence 4 of", "optimizer.safetensors",
+                "mlp.up_proj.weight.weight_low", "checked every byte of the checkpoint is as it was saved"});
+  check_output(place, {"export", checkpoint, "exact", "--dtype", "f32"}, {"in f32, model.safetensors: the exact f32"});
+  check_output(place, {"export", checkpoint, "short"}, {"in bf16, model.safetensors"});
+  check_output(place, {"export", "run", "final"}, {"source run/model:"});
+  std::string weights = read_file(place.path() / checkpoint / "model.safetensors");
+  weights.back() ^= 1;
+  place.write(checkpoint + "/model.safetensors", weights);
+  check_output(place, {"inspect", checkpoint}, {"state step 2"});
+  check_refused(place, {"inspect", checkpoint, "--checksums"}, 3, "model.safetensors is damaged: its checksum is");
+  place.write(checkpoint + "/state.json", "{}");
+  check_refused(place, {"inspect", checkpoint}, 3, "state.json: no key 'format'");
+}
+
+TEST_CASE("checksums are printed with the names of their files") {
+  const ferry::TempFolder place;
+  place.write("a.txt", kText);
+  check_output(place, {"inspect", "a.txt", "--checksums"}, {"xxh128 ", "a.txt"});
+  check_output(place, {"inspect", kStories, "--checksums"}, {" config.json", " tokenizer.json"});
+}
+
 TEST_CASE("inspect ends in a message at what is damaged or unknown") {
   const ferry::TempFolder place;
   place.write("a.safetensors", "damaged");
