@@ -21,6 +21,7 @@
 #include "io/printable.h"
 #include "train/checkpoint_store.h"
 #include "train/checkpoint_writer.h"
+#include "train/companion_files.h"
 #include "train/generation.h"
 #include "train/interrupt.h"
 #include "train/loss_plot.h"
@@ -179,6 +180,7 @@ class TrainRun {
     if (!finished) say_how_to_go_on(result, checkpoint.has_value());
     try {
       if (finished) save_model(folder_.model(), model_, config_.dtype, *engine_);
+      if (finished && !config_.init_from.empty()) copy_companion_files(config_.init_from, folder_.model());
       write_loss_svg(folder_.plot(), {.title = fmt::format("{} on {}", config_.output, config_.train_data.front()),
                                       .train = result.train_curve,
                                       .val = result.val_curve});

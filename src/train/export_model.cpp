@@ -5,16 +5,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
-#include "io/mapped_file.h"
 #include "io/printable.h"
 #include "io/safetensors.h"
+#include "train/companion_files.h"
 
 namespace ferry {
 namespace {
@@ -24,18 +23,6 @@ namespace fs = std::filesystem;
 /// Marks a file of weights that may be replaced.
 constexpr const char* kWriterKey = "writer";
 constexpr const char* kWriter = "ferry export";
-
-/// What transformers reads beside weights and config.json.
-constexpr std::array kCompanions = {"generation_config.json",
-                                    "tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "tokenizer.model",
-                                    "chat_template.jinja",
-                                    "chat_template.json",
-                                    "vocab.json",
-                                    "merges.txt"};
 
 bool is_own_weight_file(const fs::path& path) {
   try {
@@ -80,7 +67,7 @@ class Exporter {
     const auto shards = cut();
     for (std::size_t i = 0; i < shards.size(); ++i) write_shard(shard_name(i, shards.size()), shards[i]);
     if (shards.size() > 1) write_index();
-    copy_companions();
+    result_.copied_files = copy_companion_files(weights_.origin(), folder_);
     result_.has_masters = weights_.has_masters();
     return std::move(result_);
   }
@@ -136,18 +123,6 @@ class Exporter {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", result_.weight_bytes}}},
                                           {"weight_map", file_of_}};
     write_file_atomically(folder_ / "model.safetensors.index.json", index.dump(2) + "\n");
-  }
-
-  void copy_companions() {
-    for (const char* name : kCompanions) {
-      const fs::path path = fs::path(weights_.origin()) / name;
-      std::error_code failure;
-      if (!fs::exists(path, failure)) continue;
-      const MappedFile file(path);
-      const auto bytes = file.bytes();
-      write_file_atomically(folder_ / name, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-      result_.copied_files.emplace_back(name);
-    }
   }
 
   const StoredWeights& weights_;

@@ -130,6 +130,17 @@ TEST_CASE("inspect shows models, files, tokens and configs") {
   check_output(place, {"inspect", "run.toml"}, {"optimizer lr = 0.01", "run steps = 5"});
 }
 
+TEST_CASE("a run that starts from a model takes its shape and keeps its tokenizer") {
+  const ferry::TempFolder place;
+  place.write("a.txt", std::string(kText) + kText);
+  place.write("run.toml", "[model]\ninit_from = \"" + kStories +
+                              "\"\n[data]\ntrain_data = [\"a.txt\"]\nseq_len = 16\n" +
+                              "batch_size = 2\n[run]\nsteps = 1\noutput = \"run\"\nbackend = \"cpu\"\n");
+  check_output(place, {"train", "run.toml"}, {"260,032 parameters in bf16: 5 layers of width 64", "weights from"});
+  check_output(place, {"inspect", "run"}, {"vocabulary 512", "tokenizer tokenizer.json"});
+  check_output(place, {"eval", "run", "--val-data", "a.txt", "--backend", "cpu"}, {"bits per byte"});
+}
+
 TEST_CASE("a checkpoint is shown, compared with its checksums, and exported with its exact f32 weights") {
   const ferry::TempFolder place;
   for (int i = 0; i < 6; ++i) place.write("a.txt", read_file(place.path() / "a.txt") + kText);
