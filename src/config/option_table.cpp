@@ -274,9 +274,7 @@ std::span<const CommandInfo> command_table() {
       {Command::kPlan, "plan", "[CONFIG]",
        "Print the memory, and the bytes moved per step, that training would need; allocates nothing, needs no GPU"},
       {Command::kBench, "bench", "TARGET [CONFIG]",
-       "Measure this machine: `ops` times every operation, `step` training steps, `floor` their products alone, "
-       "`adamw` "
-       "the optimizer's way through host memory"},
+       "Measure this machine: `ops`, training steps (`step`), their products alone (`floor`), or `adamw`"},
   };
   return table;
 }

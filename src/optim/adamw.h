@@ -97,8 +97,8 @@ void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLeve
 /// The same, shared out over a pool in fixed cuts of kAdamwCut elements.
 void adamw_update(const AdamwRange& range, const AdamwScalars& scalars, SimdLevel level, ThreadPool& pool);
 
-/// 230 KB of bf16 state, so that threads end together. 14 threads of an H200's host reach 152 GB/s with f32 state and 148
-/// with mixed; with cuts four times as large 146 and 140 (ferry bench adamw).
+/// 230 KB of bf16 state, so that threads end together. 14 threads of an H200's host reach 152 GB/s with f32 state and
+/// 148 with mixed; with cuts four times as large 146 and 140 (ferry bench adamw).
 inline constexpr std::int64_t kAdamwCut = std::int64_t{1} << 14;
 
 /// Elements [begin, begin + n) of a range.

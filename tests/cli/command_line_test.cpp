@@ -199,12 +199,12 @@ TEST_CASE("bench without a file measures the built-in config, or the model of th
 }
 
 TEST_CASE("a missing bench target lists the targets") {
-  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops, step, floor)");
+  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops, step, floor, adamw)");
 }
 
 TEST_CASE("an unknown bench target is refused with the nearest one") {
   CHECK(refusal({"bench", "op"}) ==
-        "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops, step, floor)");
+        "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops, step, floor, adamw)");
 }
 
 TEST_CASE("help and version are texts") {

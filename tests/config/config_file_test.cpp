@@ -156,11 +156,11 @@ TEST_CASE("every option survives a saved config") {
     // The first of these that the option takes and that is not its default.
     for (const OptionValue& value :
          {OptionValue(true), OptionValue(false), OptionValue(std::int64_t{3}), OptionValue(std::int64_t{4}),
-          OptionValue(0.5), OptionValue(std::string("f32")), OptionValue(std::string("bf16")),
-          OptionValue(std::string("shuffled")), OptionValue(std::string("linear")), OptionValue(std::string("none")),
-          OptionValue(std::string("u16")), OptionValue(std::string("cpu")), OptionValue(std::string("tokens:3")),
-          OptionValue(std::string("logits")), OptionValue(std::string("host")), OptionValue(std::string("nearest")),
-          OptionValue(std::string("6.8GB"))}) {
+          OptionValue(std::int64_t{1'000'000'000}), OptionValue(0.5), OptionValue(std::string("f32")),
+          OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")), OptionValue(std::string("linear")),
+          OptionValue(std::string("none")), OptionValue(std::string("u16")), OptionValue(std::string("cpu")),
+          OptionValue(std::string("tokens:3")), OptionValue(std::string("logits")), OptionValue(std::string("host")),
+          OptionValue(std::string("nearest")), OptionValue(std::string("6.8GB"))}) {
       if (is_allowed(option, value) && config == RunConfig{}) set_option(config, option, value, option.key);
     }
     INFO(option.key);
