@@ -22,12 +22,14 @@ std::string describe_schedule(const RunConfig& config) {
   return fmt::format("lr {:g} {}", config.lr, kNames[static_cast<std::size_t>(config.schedule)]);
 }
 
-/// What AdamW keeps, how it rounds, and the instruction set that it really runs with.
-std::string describe_optimizer(const EngineOptions& options) {
+/// What AdamW keeps, how it rounds, the instruction set that it really runs with, and where.
+std::string describe_optimizer(const EngineOptions& options, const PoolPlacement& pool) {
   const bool rounds = moment_dtype(options.dtype, options.optimizer_state) == DType::kBf16;
   const std::string rounding = rounds ? fmt::format(", {} rounding", to_string(options.adamw.rounding)) : "";
-  return fmt::format("AdamW, {} state{}, {} on the CPU", to_string(options.optimizer_state), rounding,
-                     to_string(adamw_path(simd_level())));
+  const std::string place = options.offload == Offload::kNone
+                                ? "on the device"
+                                : fmt::format("{} on {}", to_string(adamw_path(simd_level())), pool.describe());
+  return fmt::format("AdamW, {} state{}, {}", to_string(options.optimizer_state), rounding, place);
 }
 
 std::string describe_run(const StartReport& report) {
@@ -55,7 +57,7 @@ std::vector<std::string> describe_start(const StartReport& report) {
   text.add("backend", report.backend.name + ": " + report.backend.description);
   text.add("offload", describe_offload(report.options, report.model.n_layers));
   for (const std::string& note : report.notes) text.add("", note);
-  text.add("optimizer", describe_optimizer(report.options));
+  text.add("optimizer", describe_optimizer(report.options, report.engine.pool_placement()));
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
   text.add_lines("memory", table);
   text.add("run", describe_run(report));

@@ -42,7 +42,7 @@ TEST_CASE("train learns, reports and leaves weights, metrics, curve and config")
 
 TEST_CASE("train says what AdamW keeps, how it rounds and with which instructions it runs") {
   const Workplace place;
-  const std::string path = std::string(ferry::to_string(ferry::adamw_path(ferry::simd_level()))) + " on the CPU";
+  const std::string path = std::string(ferry::to_string(ferry::adamw_path(ferry::simd_level()))) + " on ";
   const auto start_of = [&](std::vector<std::string> flags) {
     std::vector<std::string> args = {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0"};
     args.insert(args.end(), flags.begin(), flags.end());
