@@ -21,9 +21,10 @@ import time
 import tomllib
 import traceback
 
+from bench_report import ROOT, aligned, fail
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The keys of a ferry config that both sides read, with ferry's defaults.
 SHARED_KEYS = {
     "model": None, "train_data": None, "steps": None, "seed": 2024, "dtype": "bf16", "seq_len": 2048, "batch_size": 4,
@@ -37,10 +38,6 @@ FIRST_COMPARED = 20  # earlier steps fall steeply, which magnifies small differe
 MAX_MEAN_DIFFERENCE = 0.03
 MAX_FINAL_EXCESS = 0.02
 GIB = 2**30
-
-
-def fail(message):
-    sys.exit(f"error: {message}")
 
 
 def parse_value(text):
@@ -319,9 +316,7 @@ def table(runs):
             cell(run.get("mean_difference"), ".4f"), {True: "yes", False: "NO"}.get(run.get("parity"), "-"),
             cell(run["tokens_per_s"], ",.0f"), cell(run["device_bytes"], ".2f", GIB),
             cell(run["host_bytes"], ".2f", GIB)))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(text.rjust(width) if column else text.ljust(width)
-                               for column, (text, width) in enumerate(zip(row, widths))) for row in rows)
+    return aligned(rows)
 
 
 def plot(runs, path, title):
