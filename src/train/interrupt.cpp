@@ -34,7 +34,11 @@ InterruptGuard::InterruptGuard() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous_actions[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &previous_actions[i]);
+    const bool stays = kSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN;
+    if (!stays) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 InterruptGuard::~InterruptGuard() {

@@ -60,3 +60,17 @@ TEST_CASE("the guard's end restores the old handlers and the flag") {
   REQUIRE(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGINT);
 }
+
+TEST_CASE("a SIGHUP that is ignored, as under nohup, stays ignored") {
+  const int status = status_of_child([] {
+    signal(SIGHUP, SIG_IGN);
+    {
+      const InterruptGuard guard;
+      raise(SIGHUP);
+      if (InterruptGuard::signal() != 0) _exit(1);
+    }
+    raise(SIGHUP);
+  });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
