@@ -2,6 +2,7 @@
 // Names that transformers knows.
 #include "train/companion_files.h"
 
+#include <algorithm>
 #include <array>
 
 #include "io/atomic_file.h"
@@ -38,5 +39,7 @@ std::vector<std::string> copy_companion_files(const fs::path& from, const fs::pa
   }
   return copied;
 }
+
+bool is_companion_file(std::string_view name) { return std::ranges::find(kCompanions, name) != kCompanions.end(); }
 
 }  // namespace ferry

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 /// Marks a file of weights that may be replaced.
 constexpr const char* kWriterKey = "writer";
 constexpr const char* kWriter = "ferry export";
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 bool is_own_weight_file(const fs::path& path) {
   try {
@@ -34,25 +36,36 @@ bool is_own_weight_file(const fs::path& path) {
   }
 }
 
-bool is_export(const fs::path& folder) {
+bool is_of_export(const fs::path& path) {
+  if (path.extension() == ".safetensors") return is_own_weight_file(path);
+  const std::string name = path.filename().string();
+  return name == kConfigFile || name == kIndexFile || is_companion_file(name);
+}
+
+/// A file that no export writes; where there is none, but no weights either, any file.
+std::string foreign_file(const fs::path& folder) {
+  std::string any;
   bool has_weights = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    if (!is_own_weight_file(entry.path())) return false;
-    has_weights = true;
+    any = entry.path().filename().string();
+    if (!is_of_export(entry.path())) return any;
+    has_weights = has_weights || entry.path().extension() == ".safetensors";
   }
-  return has_weights;
+  return has_weights ? "" : any;
 }
 
 void check_target(const fs::path& source, const fs::path& target) {
   std::error_code failure;
+  FERRY_CHECK(!target.empty(), kConfig, "the target is an empty name: give the folder to write");
   if (!fs::exists(target, failure)) return;
   const std::string shown = printable_name(target.string());
   FERRY_CHECK(fs::is_directory(target, failure), kConfig, "'{}' is a file: give a folder", shown);
   FERRY_CHECK(!fs::equivalent(source, target, failure), kConfig,
               "'{}' is the model itself: give the export a folder of its own", shown);
-  FERRY_CHECK(fs::is_empty(target, failure) || is_export(target), kConfig,
-              "'{}' is not empty and not an earlier export: give a new folder", shown);
+  const std::string foreign = foreign_file(target);
+  FERRY_CHECK(foreign.empty(), kConfig,
+              "'{}' is not empty and not an earlier export, it holds '{}': give a new folder, or move that away", shown,
+              printable_name(foreign));
 }
 
 class Exporter {
@@ -62,8 +75,7 @@ class Exporter {
 
   ExportResult write() {
     const bool f32 = options_.dtype == DType::kF32;
-    write_file_atomically(folder_ / "config.json",
-                          to_hugging_face_json(weights_.config(), f32 ? "float32" : "bfloat16"));
+    write_file_atomically(folder_ / kConfigFile, to_hugging_face_json(weights_.config(), f32 ? "float32" : "bfloat16"));
     const auto shards = cut();
     for (std::size_t i = 0; i < shards.size(); ++i) write_shard(shard_name(i, shards.size()), shards[i]);
     if (shards.size() > 1) write_index();
@@ -122,7 +134,7 @@ class Exporter {
   void write_index() const {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", result_.weight_bytes}}},
                                           {"weight_map", file_of_}};
-    write_file_atomically(folder_ / "model.safetensors.index.json", index.dump(2) + "\n");
+    write_file_atomically(folder_ / kIndexFile, index.dump(2) + "\n");
   }
 
   const StoredWeights& weights_;

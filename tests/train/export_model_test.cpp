@@ -175,6 +175,15 @@ TEST_CASE("what is no export is not replaced") {
   write_file(saved.path("notes/model.safetensors"), "damaged");
   refuse(saved.path("notes"), "is not empty and not an earlier export");
   refuse(saved.path("notes/a.txt"), "is a file");
+  refuse("", "empty name");
+}
+
+TEST_CASE("an earlier export with a file of the user's is not replaced") {
+  const Saved saved(DType::kF32);
+  export_model(saved.folder, saved.path("out"), {});
+  write_file(saved.path("out/README.md"), "mine");
+  check_error(ErrorKind::kConfig, {"holds 'README.md'"}, [&] { export_model(saved.folder, saved.path("out"), {}); });
+  CHECK(read_file(saved.path("out/README.md")) == "mine");
 }
 
 TEST_CASE("a damaged source leaves no target") {
