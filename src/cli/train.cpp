@@ -65,7 +65,7 @@ class TrainRun {
   int run() {
     backend_ = create_backend(config_.backend, backend_options(config_));
     plan_ = plan_here(config_, model_, *backend_);
-    if (config_.save_every > 0) check_space();
+    check_space();
     engine_ = std::make_unique<Engine>(*backend_, model_, plan_.step->options);
     set_weights();
     print_start();
@@ -122,6 +122,7 @@ class TrainRun {
     const ParameterArrays& arrays = plan_.step->arrays;
     const std::size_t model_bytes = arrays.size_bytes(ParameterArray::kWeight, Home::kHost) +
                                     arrays.size_bytes(ParameterArray::kWeight, Home::kDevice);
+    if (config_.save_every == 0) return check_model_space(config_.output, model_bytes);
     check_checkpoint_space(config_.output, config_.keep_last, checkpoint_bytes(arrays), model_bytes);
   }
 

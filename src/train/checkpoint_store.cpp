@@ -84,6 +84,13 @@ fs::path existing(fs::path folder) {
   return folder;
 }
 
+/// Of the disk of `output`; nothing where nobody knows.
+std::optional<std::size_t> free_bytes(const fs::path& output) {
+  std::error_code failure;
+  const fs::space_info space = fs::space(existing(output), failure);
+  return failure ? std::nullopt : std::optional<std::size_t>(space.available);
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:0{}}", kPrefix, step, kLeastDigits); }
@@ -122,20 +129,26 @@ void prune_checkpoints(const fs::path& folder, std::int64_t step, std::int64_t k
 
 void check_checkpoint_space(const fs::path& output, std::int64_t keep_last, std::size_t checkpoint_bytes,
                             std::size_t model_bytes) {
-  std::error_code failure;
-  const fs::space_info space = fs::space(existing(output), failure);
-  if (failure) return;  // nobody knows
+  const std::optional<std::size_t> free = free_bytes(output);
+  if (!free) return;
   std::size_t there = 0;
   for (const StoredCheckpoint& checkpoint : list_checkpoints(output / "checkpoints")) {
     there += bytes_of(checkpoint.folder);
   }
   const std::size_t wanted = static_cast<std::size_t>(keep_last + 1) * checkpoint_bytes + model_bytes;
   FERRY_CHECK(
-      wanted <= space.available + there, kIo,
+      wanted <= *free + there, kIo,
       "{} checkpoints of {} (keep_last = {}, and one while it is written) and the final model need {} in '{}', {} are "
       "free: free space, lower keep_last, give an output on another disk, or set save_every = 0",
       keep_last + 1, human_bytes(checkpoint_bytes), keep_last, human_bytes(wanted), printable_name(output.string()),
-      human_bytes(space.available + there));
+      human_bytes(*free + there));
+}
+
+void check_model_space(const fs::path& output, std::size_t model_bytes) {
+  const std::optional<std::size_t> free = free_bytes(output);
+  FERRY_CHECK(!free || model_bytes <= *free, kIo,
+              "the final model takes {} in '{}', {} are free: free space, or give an output on another disk",
+              human_bytes(model_bytes), printable_name(output.string()), human_bytes(free.value_or(0)));
 }
 
 }  // namespace ferry

@@ -36,4 +36,7 @@ void prune_checkpoints(const std::filesystem::path& folder, std::int64_t step, s
 void check_checkpoint_space(const std::filesystem::path& output, std::int64_t keep_last, std::size_t checkpoint_bytes,
                             std::size_t model_bytes);
 
+/// Throws Error{kIo} unless a final model fits on the disk of `output`.
+void check_model_space(const std::filesystem::path& output, std::size_t model_bytes);
+
 }  // namespace ferry

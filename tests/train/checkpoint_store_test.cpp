@@ -92,6 +92,14 @@ TEST_CASE("leftovers of processes that died are tidied up, other hidden names st
   tidy_checkpoints(place.path() / "absent");
 }
 
+TEST_CASE("a model that does not fit on the disk is refused") {
+  const TempFolder place;
+  CHECK(thrown([&] { check_model_space(place.path() / "new", 1000); }).empty());
+  CHECK(thrown([&] {
+          check_model_space(place.path() / "new", std::size_t{1} << 60);
+        }).starts_with("io: the final model takes 1.0 EiB in "));
+}
+
 TEST_CASE("checkpoints that do not fit on the disk are refused with what to change") {
   const TempFolder place;
   const fs::path output = place.path() / "not" / "yet";
