@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <system_error>
@@ -20,13 +21,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::array<std::string_view, 6> kOwnNames{"config.toml", "metrics.jsonl", "loss.svg",
+                                                    "trace.json",  "model",         "checkpoints"};
+
 bool is_own_file(const std::string& name) {
-  constexpr std::array<std::string_view, 6> kNames{"config.toml", "metrics.jsonl", "loss.svg",
-                                                   "trace.json",  "model",         "checkpoints"};
-  for (const std::string_view own : kNames) {
+  for (const std::string_view own : kOwnNames) {
     if (name == own || name.starts_with(fmt::format(".{}.", own))) return true;  // or its temporary
   }
   return false;
+}
+
+bool is_temporary(const std::string& name) {
+  return std::ranges::any_of(kOwnNames,
+                             [&](std::string_view own) { return name.starts_with(fmt::format(".{}.tmp-", own)); });
 }
 
 bool same_path(const fs::path& a, const fs::path& b) {
@@ -78,7 +85,19 @@ void RunFolder::create(const std::string& config_toml) {
   FERRY_CHECK(lock_ && flock(lock_.get(), LOCK_EX | LOCK_NB) == 0, kIo,
               "output '{}' is in use by another run: give this run another folder with --output", shown);
   check_no_weights();  // it may have got them meanwhile
+  remove_leftovers();
   write_file_atomically(config(), config_toml);
+}
+
+/// The lock says that no other run is at work here.
+void RunFolder::remove_leftovers() const {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    const bool file = fs::is_regular_file(fs::symlink_status(it->path(), error));  // folders have their own recovery
+    if (file && is_temporary(it->path().filename().string())) leftovers.push_back(it->path());
+  }
+  for (const fs::path& leftover : leftovers) fs::remove(leftover, error);
 }
 
 fs::path find_model_folder(const fs::path& path) {

@@ -20,8 +20,8 @@ class RunFolder {
   /// files that are not a run's or, for a new run, weights or checkpoints: nothing of value is ever overwritten.
   RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file, Use use = Use::kNew);
 
-  /// Creates the folder, locks it until this object is destroyed, and writes config.toml. Throws Error{kIo}, also when
-  /// another run writes into the folder.
+  /// Creates the folder, locks it until this object is destroyed, removes files that a killed run has half-written, and
+  /// writes config.toml. Throws Error{kIo}, also when another run writes into the folder.
   void create(const std::string& config_toml);
 
   const std::filesystem::path& path() const { return folder_; }
@@ -33,6 +33,7 @@ class RunFolder {
 
  private:
   void check_no_weights() const;
+  void remove_leftovers() const;
 
   std::filesystem::path folder_;
   Use use_;

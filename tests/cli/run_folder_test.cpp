@@ -30,6 +30,21 @@ TEST_CASE("a folder that gets weights while a run prepares is left alone") {
   CHECK(has(thrown([&] { folder.create("a = 1"); }), "holds the weights of an earlier run"));
 }
 
+TEST_CASE("what a killed run has half-written goes when the next one starts") {
+  const TempFolder place;
+  namespace fs = std::filesystem;
+  fs::create_directories(place.path() / "out");
+  for (const char* name : {".config.toml.tmp-1-0", ".metrics.jsonl.tmp-1-2", ".config.toml.swp"}) {
+    place.write(std::string("out/") + name, "x");
+  }
+  RunFolder folder(place.path() / "out", "");
+  CHECK(fs::exists(place.path() / "out/.config.toml.tmp-1-0"));
+  folder.create("a = 1");
+  CHECK_FALSE(fs::exists(place.path() / "out/.config.toml.tmp-1-0"));
+  CHECK_FALSE(fs::exists(place.path() / "out/.metrics.jsonl.tmp-1-2"));
+  CHECK(fs::exists(place.path() / "out/.config.toml.swp"));  // an editor's
+}
+
 TEST_CASE("the folder is free again when its run has ended") {
   const TempFolder place;
   {
