@@ -149,7 +149,7 @@ struct Describe {
     if (option.form == TextOption::Form::kSize) {
       return fmt::format("{}, or a size such as 6.8GB or 4GiB", fmt::join(option.choices, ", "));
     }
-    if (option.form == TextOption::Form::kName) return "text that is not empty";
+    if (option.form == TextOption::Form::kName) return "text (UTF-8, not empty)";
     const std::string words = option.choices.empty() ? "" : fmt::format("{}, or ", fmt::join(option.choices, ", "));
     return words + "a path (UTF-8, not starting with -)";
   }

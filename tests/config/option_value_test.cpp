@@ -194,7 +194,7 @@ TEST_CASE("a list of paths holds at least one, each a path") {
 }
 
 TEST_CASE("a prompt is not empty") {
-  CHECK(refusal("prompt", std::string()) == "prompt = \"\": expected text that is not empty");
+  CHECK(refusal("prompt", std::string()) == "prompt = \"\": expected text (UTF-8, not empty)");
 }
 
 TEST_CASE("a refused value leaves the config as it was") {
