@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program: picks the command; the only place that catches everything and exits.
 #include <fmt/core.h>
+#include <signal.h>
 
+#include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
@@ -14,12 +16,14 @@
 
 namespace {
 
-int run(const std::vector<std::string>& args) {
-  const ferry::CommandLine line = ferry::parse_command_line(args);
-  if (!line.text.empty()) {
-    fmt::print("{}", line.text);
-    return 0;
-  }
+bool is_printed() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+
+int report_not_printed() {
+  ferry::log::error("writing to stdout failed: is the disk full?");
+  return ferry::exit_code(ferry::ErrorKind::kIo);
+}
+
+int run_command(const ferry::CommandLine& line) {
   switch (line.command) {
     case ferry::Command::kTrain: return ferry::run_train(line);
     case ferry::Command::kGenerate: return ferry::run_generate(line);
@@ -32,9 +36,20 @@ int run(const std::vector<std::string>& args) {
   return ferry::kExitInternal;
 }
 
+int run(const std::vector<std::string>& args) {
+  const ferry::CommandLine line = ferry::parse_command_line(args);
+  if (!line.text.empty()) {
+    fmt::print("{}", line.text);
+  } else if (const int code = run_command(line); code != 0 || line.command == ferry::Command::kTrain) {
+    return code;  // what train prints is in its output folder too
+  }
+  return is_printed() ? 0 : report_not_printed();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that outgrows `ulimit -f` is an error of its write, not the end
   try {
     return run(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const ferry::Error& error) {
@@ -44,6 +59,7 @@ int main(int argc, char** argv) {
     ferry::log::error("out of host memory: lower batch_size or seq_len, or use a smaller model");
     return ferry::exit_code(ferry::ErrorKind::kMemory);
   } catch (const std::exception& error) {
+    if (std::ferror(stdout) != 0) return report_not_printed();
     ferry::log::error("internal error, please report it: {}", error.what());
     return ferry::kExitInternal;
   }

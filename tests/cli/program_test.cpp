@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ferry program end to end: a tiny training run, its files, Ctrl-C, and what it says when something is wrong.
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <string>
@@ -17,6 +18,17 @@ namespace {
 
 double number_after(const std::string& text, const std::string& label) {
   return std::stod(text.substr(text.find(label) + label.size()));
+}
+
+/// Starts ferry where no file may become larger than `bytes`, as under `ulimit -f`.
+FerryProcess limited(const Workplace& place, const std::vector<std::string>& args, rlim_t bytes) {
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &limit);
+  FerryProcess process(place, args);
+  setrlimit(RLIMIT_FSIZE, &old);
+  return process;
 }
 
 }  // namespace
@@ -350,6 +362,23 @@ TEST_CASE("bench says what it cannot measure") {
   check_refused(place, {"bench", "floor", "absent.toml"}, 3, "absent.toml");
   check_refused(place, {"bench", "step", "tiny.toml", "--seq-len", "64"}, 2, "its max_position_embeddings is 32");
   check_refused(place, {"bench", "stpe"}, 2, "did you mean 'step'?");
+}
+
+TEST_CASE("a file that outgrows the limit of the system is an error, not a crash") {
+  const Workplace place;
+  const Outcome outcome = limited(place, {"train", "tiny.toml"}, 16'000).wait();
+  CHECK(outcome.exit_code == 3);
+  CHECK(contains(outcome.err, "model.safetensors: File too large"));
+  CHECK_FALSE(place.has("out/model"));
+}
+
+TEST_CASE("text that stdout does not take is an error") {
+  const Workplace place;
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"plan", "tiny.toml"}, {"--help"}}) {
+    const Outcome outcome = limited(place, args, 100).wait();
+    CHECK(outcome.exit_code == 3);
+    CHECK(outcome.err == "error: writing to stdout failed: is the disk full?\n");
+  }
 }
 
 TEST_CASE("help and version go to stdout") {
