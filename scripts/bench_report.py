@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+GROUPS = pathlib.Path("/sys/fs/cgroup")
 UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
 STEP = re.compile(r"^step +median ([\d.]+) ms", re.M)
 MEMORY = re.compile(r"^memory +([\d.]+) (\w+) device, ([\d.]+) (\w+) host", re.M)
@@ -81,25 +82,48 @@ def aligned(rows):
                                for column, (text, width) in enumerate(zip(row, widths))).rstrip() for row in rows)
 
 
+def numbers_in(path):
+    """Of a file of a control group: its first line's words as numbers, None for one that is none ("max")."""
+    try:
+        words = path.read_text(encoding="utf-8").splitlines()[0].split()
+    except (OSError, IndexError):
+        return [None]
+    return [int(word) if word.lstrip("-").isdigit() else None for word in words]
+
+
+def cpu_quota(groups=GROUPS):
+    """Cores that a control group grants (version 2, else 1), or None."""
+    quota, period = [*numbers_in(groups / "cpu.max"), None][:2]
+    if period is None:
+        quota, period = (numbers_in(groups / f"cpu/cpu.cfs_{name}_us")[0] for name in ("quota", "period"))
+    return max(1, quota // period) if quota and period and quota > 0 else None
+
+
 def useful_threads():
     """As ferry's AdamW has it: of eight cores or more, two are left free."""
     cores = len(os.sched_getaffinity(0))
+    cores = min(cores, cpu_quota() or cores)
     return cores - 2 if cores >= 8 else cores
 
 
-def first_number(path):
-    try:
-        return int(re.search(r"\d+", pathlib.Path(path).read_text(encoding="utf-8"))[0])
-    except (OSError, TypeError):
-        return None
+def left_in_group(groups=GROUPS):
+    """Bytes until the limit of a control group (version 2, else 1), or None. Cached files give way."""
+    for folder, limit, used in ((groups, "memory.max", "memory.current"),
+                                (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes")):
+        limit, used = numbers_in(folder / limit)[0], numbers_in(folder / used)[0]
+        if limit is not None and used is not None:
+            stat = (folder / "memory.stat").read_text(encoding="utf-8")
+            cached = re.search(r"^inactive_file (\d+)", stat, re.M)
+            return max(0, limit - used + (int(cached[1]) if cached else 0))
+    return None
 
 
 def available_host_bytes():
     """Of the machine and of the control group, whichever is less."""
     meminfo = pathlib.Path("/proc/meminfo").read_text(encoding="utf-8")
     machine = int(re.search(r"^MemAvailable: +(\d+) kB", meminfo, re.M)[1]) * 1024
-    limit, used = (first_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    return machine if limit is None or used is None else min(machine, max(0, limit - used))
+    left = left_in_group()
+    return machine if left is None else min(machine, left)
 
 
 def check_host_memory(needed, what, remedy):

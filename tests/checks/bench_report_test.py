@@ -59,6 +59,39 @@ class FerryOutput(unittest.TestCase):
             bench_report.run_ferry([sys.executable, "-c", code])
 
 
+class Limits(unittest.TestCase):
+    def groups(self, files):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name, text in files.items():
+            path = Path(folder.name) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        return Path(folder.name)
+
+    def quota(self, files):
+        return bench_report.cpu_quota(self.groups(files))
+
+    def left(self, files):
+        return bench_report.left_in_group(self.groups(files))
+
+    def test_the_quota_of_either_version_counts(self):
+        self.assertEqual(self.quota({"cpu.max": "1600000 100000"}), 16)
+        self.assertEqual(self.quota({"cpu/cpu.cfs_quota_us": "450000", "cpu/cpu.cfs_period_us": "100000"}), 4)
+
+    def test_without_a_quota_there_is_none(self):
+        self.assertIsNone(self.quota({}))
+        self.assertIsNone(self.quota({"cpu.max": "max 100000"}))
+        self.assertIsNone(self.quota({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}))
+
+    def test_cached_files_do_not_count_as_used(self):
+        self.assertEqual(self.left({"memory.max": "1000", "memory.current": "700",
+                                    "memory.stat": "anon 1\ninactive_file 200"}), 500)
+        self.assertEqual(self.left({"memory/memory.limit_in_bytes": "1000", "memory/memory.usage_in_bytes": "700",
+                                    "memory/memory.stat": "cache 1"}), 300)
+        self.assertIsNone(self.left({"memory.max": "max", "memory.current": "700"}))
+
+
 class Results(unittest.TestCase):
     def test_steps_are_held_against_pytorch(self):
         runs = {"ferry": {"step_s": 0.2, "device_bytes": 2e9},
