@@ -117,6 +117,16 @@ fs::path checkpoint_at(const fs::path& path) {
                                   printable_name(path.string())));
 }
 
+/// The config.toml of a run whose folder was moved still names the old one.
+void check_not_moved(const RunConfig& config, const fs::path& config_file) {
+  if (config_file.filename() != "config.toml") return;
+  const fs::path folder = config_file.has_parent_path() ? config_file.parent_path() : ".";
+  FERRY_CHECK(list_checkpoints(folder / "checkpoints").empty(), kIo,
+              "resume = auto: output '{}' holds no checkpoint, but the folder of '{}' does: to go on with those, give "
+              "--output '{}'",
+              printable_name(config.output), printable_name(config_file.string()), printable_name(folder.string()));
+}
+
 std::string backend_name(const Backend& backend) {
   const Capabilities& capabilities = backend.capabilities();
   return fmt::format("{}: {}", capabilities.name,
@@ -125,12 +135,15 @@ std::string backend_name(const Backend& backend) {
 
 }  // namespace
 
-std::optional<Checkpoint> find_checkpoint(const RunConfig& config, const std::function<void(const std::string&)>& say) {
+std::optional<Checkpoint> find_checkpoint(const RunConfig& config, const fs::path& config_file,
+                                          const std::function<void(const std::string&)>& say) {
   if (config.resume == "none") return std::nullopt;
   if (config.resume == "auto") {
     std::optional<Checkpoint> found = newest_whole_checkpoint(fs::path(config.output) / "checkpoints");
-    if (!found) say(fmt::format("resume    no checkpoint in {}: the run starts anew", config.output));
-    return found;
+    if (found) return found;
+    check_not_moved(config, config_file);
+    say(fmt::format("resume    no checkpoint in {}: the run starts anew", config.output));
+    return std::nullopt;
   }
   return Checkpoint(checkpoint_at(config.resume));
 }

@@ -19,9 +19,11 @@
 namespace ferry {
 
 /// The checkpoint that `resume` asks for, every byte of it verified; nothing where the run starts anew. With `auto` a
-/// damaged one is a warning, and the one before it is taken. `say` gets what is being done.
-/// Throws Error{kIo}: no checkpoint at a path, a damaged one, or with `auto` checkpoints of which none is whole.
-std::optional<Checkpoint> find_checkpoint(const RunConfig& config, const std::function<void(const std::string&)>& say);
+/// damaged one is a warning, and the one before it is taken. `config_file` may be empty. `say` gets what is being done.
+/// Throws Error{kIo}: no checkpoint at a path, a damaged one, or with `auto` checkpoints of which none is whole, or
+/// none in `output` but some beside `config_file`, whose folder was moved.
+std::optional<Checkpoint> find_checkpoint(const RunConfig& config, const std::filesystem::path& config_file,
+                                          const std::function<void(const std::string&)>& say);
 
 /// Whether the checkpoint is one of the run folder `output`.
 bool is_of_run(const Checkpoint& checkpoint, const std::filesystem::path& output);

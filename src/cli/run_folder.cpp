@@ -15,6 +15,7 @@
 #include "io/atomic_file.h"
 #include "io/printable.h"
 #include "train/checkpoint_store.h"
+#include "train/companion_files.h"
 
 namespace ferry {
 namespace {
@@ -50,6 +51,7 @@ RunFolder::RunFolder(fs::path folder, const fs::path& log_file, Use use) : folde
   const std::string shown = printable_name(folder_.string());
   FERRY_CHECK(fs::is_directory(folder_, error), kIo, "output '{}' is a file: give a folder", shown);
   check_no_weights();
+  check_model_files();
   fs::directory_iterator entries(folder_, error);
   FERRY_CHECK(!error, kIo, "output '{}' cannot be read: {}", shown, error.message());
   for (const fs::directory_entry& entry : entries) {
@@ -74,6 +76,18 @@ void RunFolder::check_no_weights() const {
       "output '{}' holds the weights of an earlier run: give this run another folder with --output, or remove that "
       "one",
       shown);
+}
+
+/// At its end a resumed run replaces the whole folder.
+void RunFolder::check_model_files() const {
+  std::error_code error;
+  for (fs::directory_iterator it(model(), error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const bool own = name == "config.json" || name == "model.safetensors" || is_companion_file(name) ||
+                     name.find(".tmp-") != std::string::npos;
+    FERRY_CHECK(own, kIo, "'{}' holds '{}', which is not of a ferry run and would be lost: move it elsewhere",
+                printable_name(model().string()), printable_name(name));
+  }
 }
 
 void RunFolder::create(const std::string& config_toml) {

@@ -17,7 +17,8 @@ class RunFolder {
   };
 
   /// Changes nothing on the disk. `log_file` may lie in the folder. Throws Error{kIo} when `folder` is a file, holds
-  /// files that are not a run's or, for a new run, weights or checkpoints: nothing of value is ever overwritten.
+  /// files that are not a run's, also in the model's folder, or, for a new run, weights or checkpoints: nothing of
+  /// value is ever overwritten.
   RunFolder(std::filesystem::path folder, const std::filesystem::path& log_file, Use use = Use::kNew);
 
   /// Creates the folder, locks it until this object is destroyed, removes files that a killed run has half-written, and
@@ -33,6 +34,7 @@ class RunFolder {
 
  private:
   void check_no_weights() const;
+  void check_model_files() const;
   void remove_leftovers() const;
 
   std::filesystem::path folder_;

@@ -46,7 +46,8 @@ class TrainRun {
       : line_(line),
         config_(line.config),
         progress_(stdout, Progress::mode_for(stdout, line.config.quiet)),
-        checkpoint_(find_checkpoint(config_, [this](const std::string& text) { progress_.print(text); })),
+        checkpoint_(
+            find_checkpoint(config_, line.config_source, [this](const std::string& text) { progress_.print(text); })),
         folder_(config_.output, config_.log_file, use_of_folder()),
         model_(model_of(config_)),
         train_sources_(token_sources(line, config_.train_data)),

@@ -115,6 +115,16 @@ TEST_CASE("resume = auto starts anew where nothing is, and a finished run stays 
   CHECK(read_file(place.path() / "out/model/model.safetensors") == weights);
 }
 
+TEST_CASE("resume = auto does not start a moved run anew") {
+  const Workplace place;
+  run(place, train("out", {"--steps", "4", "--save-every", "4"}));
+  fs::rename(place.path() / "out", place.path() / "moved");
+  check_refused(place, {"train", "moved/config.toml", "--resume", "auto"}, 3, "give --output 'moved'");
+  CHECK_FALSE(place.has("out"));
+  const Outcome resumed = run(place, {"train", "moved/config.toml", "--resume", "auto", "--output", "moved"});
+  CHECK(contains(resumed.out, "resume    after step 4"));
+}
+
 TEST_CASE("a damaged newest checkpoint is passed over by auto and refused by its path") {
   const Workplace place;
   run(place, train("straight", {"--steps", "12"}));

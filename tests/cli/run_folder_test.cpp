@@ -30,6 +30,18 @@ TEST_CASE("a folder that gets weights while a run prepares is left alone") {
   CHECK(has(thrown([&] { folder.create("a = 1"); }), "holds the weights of an earlier run"));
 }
 
+TEST_CASE("a resumed run, which will replace the model's folder, keeps what the user has put there") {
+  const TempFolder place;
+  std::filesystem::create_directories(place.path() / "out/model");
+  const auto resume = [&] { RunFolder(place.path() / "out", "", RunFolder::Use::kResumed); };
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json", ".tokenizer.json.tmp-1-0"}) {
+    place.write(std::string("out/model/") + name, "x");
+  }
+  CHECK(thrown(resume).empty());
+  place.write("out/model/README.md", "x");
+  CHECK(has(thrown(resume), "holds 'README.md'"));
+}
+
 TEST_CASE("what a killed run has half-written goes when the next one starts") {
   const TempFolder place;
   namespace fs = std::filesystem;
