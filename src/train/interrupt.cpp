@@ -13,7 +13,7 @@
 namespace ferry {
 namespace {
 
-constexpr std::array<int, 3> kSignals{SIGINT, SIGTERM, SIGHUP};
+constexpr std::array<int, 4> kSignals{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 
 // A handler has no argument of its own, so its state is global.
 std::atomic<int> pending_signal{0};
@@ -22,6 +22,11 @@ std::atomic<bool> guard_exists{false};
 std::array<struct sigaction, kSignals.size()> previous_actions;
 
 void on_signal(int number) {
+  if (number == SIGPIPE) {  // every line that is printed brings another
+    int none = 0;
+    pending_signal.compare_exchange_strong(none, number);
+    return;
+  }
   if (pending_signal.exchange(number) != 0) _exit(128 + number);
 }
 
@@ -36,7 +41,8 @@ InterruptGuard::InterruptGuard() {
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], nullptr, &previous_actions[i]);
-    const bool stays = kSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN;
+    const bool may_stay = kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE;
+    const bool stays = may_stay && previous_actions[i].sa_handler == SIG_IGN;
     if (!stays) sigaction(kSignals[i], &action, nullptr);
   }
 }
@@ -53,6 +59,7 @@ const char* InterruptGuard::name(int signal) {
   switch (signal) {
     case SIGTERM: return "SIGTERM";
     case SIGHUP: return "SIGHUP";
+    case SIGPIPE: return "SIGPIPE";
     default: return "SIGINT";
   }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C, SIGTERM and SIGHUP as a flag that a loop reads between two steps.
+// Ctrl-C, SIGTERM, SIGHUP and a lost reader of stdout as a flag that a loop reads between two steps.
 #pragma once
 
 namespace ferry {
 
-/// While it lives, the first SIGINT, SIGTERM or SIGHUP only sets a flag; a second one ends the process at once with 128
-/// + signal. A SIGHUP that is ignored, as under nohup, stays ignored. One at a time (asserted). The destructor restores
-/// the handlers that were there before.
+/// While it lives, the first SIGINT, SIGTERM, SIGHUP or SIGPIPE only sets a flag; another one that is no SIGPIPE ends
+/// the process at once with 128 + signal. A SIGHUP or SIGPIPE that is ignored, as SIGHUP is under nohup, stays ignored.
+/// One at a time (asserted). The destructor restores the handlers that were there before.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -16,7 +16,7 @@ class InterruptGuard {
 
   /// The signal that arrived, or 0.
   static int signal();
-  /// "SIGINT", "SIGTERM", "SIGHUP"
+  /// "SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE"
   static const char* name(int signal);
 };
 

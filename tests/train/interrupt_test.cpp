@@ -17,7 +17,7 @@ template <class Fn>
 int status_of_child(Fn&& fn) {
   const pid_t child = fork();
   if (child == 0) {
-    for (const int number : {SIGINT, SIGTERM}) signal(number, SIG_DFL);  // not the test program's own
+    for (const int number : {SIGINT, SIGTERM, SIGPIPE}) signal(number, SIG_DFL);  // not the test program's own
     fn();
     _exit(0);
   }
@@ -73,4 +73,15 @@ TEST_CASE("a SIGHUP that is ignored, as under nohup, stays ignored") {
   });
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("a reader of stdout that is gone sets the flag, however often, and Ctrl-C still quits") {
+  const int status = status_of_child([] {
+    const InterruptGuard guard;
+    for (int i = 0; i < 3; ++i) raise(SIGPIPE);
+    if (InterruptGuard::signal() != SIGPIPE) _exit(1);
+    raise(SIGINT);
+  });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 128 + SIGINT);
 }
