@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's own instructions for the attention kernels: barriers in shared memory, the tensor copy engine, wgmma.
+// Source: PTX ISA 8.7, sections 9.7.9.27 (tensor copies), 9.7.13.15 (mbarrier), 9.7.15 (wgmma).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/attention_tiles.cuh"
+
+namespace ferry::kernels::attention {
+
+inline constexpr int kGroupThreads = 128;  // a warpgroup
+
+// Barriers. A phase ends when all arrivals and all announced bytes have come.
+
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int n_arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(n_arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int n_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_try_wait(std::uint32_t barrier, int parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) {
+  while (!barrier_try_wait(barrier, parity)) {
+  }
+}
+
+/// A barrier of the first 16 hardware ones; 0 belongs to __syncthreads.
+template <int kThreads>
+__device__ __forceinline__ void named_sync(int id) {
+  asm volatile("bar.sync %0, %1;" : : "r"(id), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void named_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(id), "n"(kThreads) : "memory");
+}
+
+// Copies by the tensor copy engine. Coordinates: column, head, row, batch. What lies outside reads as 0 and is not
+// written.
+
+__device__ __forceinline__ void copy_in(std::uint32_t to, const CUtensorMap* map, std::uint32_t barrier, int column,
+                                        int head, int row, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(column), "r"(head), "r"(row), "r"(batch)
+      : "memory");
+}
+__device__ __forceinline__ void copy_out(const CUtensorMap* map, std::uint32_t from, int column, int head, int row,
+                                         int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               :
+               : "l"(map), "r"(from), "r"(column), "r"(head), "r"(row), "r"(batch)
+               : "memory");
+}
+__device__ __forceinline__ void copy_floats_in(std::uint32_t to, const float* from, int n_bytes,
+                                               std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(to), "l"(from), "r"(n_bytes), "r"(barrier)
+               : "memory");
+}
+/// Commits the thread's copies out and waits until their shared memory may be written again.
+__device__ __forceinline__ void copy_out_wait_read() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" : : : "memory");
+}
+/// Makes the thread's writes to shared memory visible to wgmma and the copy engine.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+/// The tile's column blocks, each in one copy of kRows rows.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void copy_tile_in(std::uint32_t to, const CUtensorMap* map, std::uint32_t barrier, int head,
+                                             int row, int batch) {
+#pragma unroll
+  for (int block = 0; block < kBlocks<kWidth>; ++block) {
+    copy_in(to + block * kRows * kBlockRowBytes, map, barrier, block * kBlockColumns, head, row, batch);
+  }
+}
+
+// Registers move between warpgroups.
+
+template <int kCount>
+__device__ __forceinline__ void keep_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
+}
+
+// wgmma: d (64 x n, f32) (+)= a (64 x 16) b (16 x n), asynchronous.
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving uses of registers across this point.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i]) : : "memory");
+}
+template <int kCount>
+__device__ __forceinline__ void pin(std::uint32_t (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i]) : : "memory");
+}
+
+/// Matrix descriptor of a swizzled tile. Operands whose reduction runs along columns: `stride` is the distance of
+/// eight rows. Operands whose reduction runs along rows: `lead` is the distance of column blocks.
+__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address, int lead_bytes, int stride_bytes) {
+  constexpr std::uint64_t kSwizzle128 = 1ULL << 62;
+  return kSwizzle128 | static_cast<std::uint64_t>((address & 0x3ffffU) >> 4) |
+         static_cast<std::uint64_t>(lead_bytes >> 4) << 16 | static_cast<std::uint64_t>(stride_bytes >> 4) << 32;
+}
+
+// Operand lists: eight registers of d from place i on.
+#define FERRY_D8(i)                                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define FERRY_D32(i) FERRY_D8(i), FERRY_D8(i + 8), FERRY_D8(i + 16), FERRY_D8(i + 24)
+#define FERRY_NAMES_0_32 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define FERRY_NAMES_32_40 \
+  "%32,%33,%34,%35,%36,%37,%38,%39"
+#define FERRY_NAMES_32_48 \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define FERRY_NAMES_32_64 \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// kTransB: the reduction runs along the rows of b. accumulate: 0 starts from 0.
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "}, %32, %33, p, 1, 1, 0, %35;\n}"
+      : FERRY_D32(0)
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[32], const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FERRY_NAMES_0_32
+      "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
+      : FERRY_D32(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[40], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_40 "}, %40, %41, p, 1, 1, 0, %43;\n}"
+      : FERRY_D32(0), FERRY_D8(32)
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[40], const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_40
+      "}, {%40,%41,%42,%43}, %44, p, 1, 1, %46;\n}"
+      : FERRY_D32(0), FERRY_D8(32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[48], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_48 "}, %48, %49, p, 1, 1, 0, %51;\n}"
+      : FERRY_D32(0), FERRY_D8(32), FERRY_D8(40)
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[48], const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_48
+      "}, {%48,%49,%50,%51}, %52, p, 1, 1, %54;\n}"
+      : FERRY_D32(0), FERRY_D8(32), FERRY_D8(40)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_64 "}, %64, %65, p, 1, 1, 0, %67;\n}"
+      : FERRY_D32(0), FERRY_D32(32)
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+template <int kTransB>
+__device__ __forceinline__ void wgmma(float (&d)[64], const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_64
+      "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
+      : FERRY_D32(0), FERRY_D32(32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));
+}
+
+#undef FERRY_D8
+#undef FERRY_D32
+#undef FERRY_NAMES_0_32
+#undef FERRY_NAMES_32_40
+#undef FERRY_NAMES_32_48
+#undef FERRY_NAMES_32_64
+
+inline constexpr int kEightRowBytes = 8 * kBlockRowBytes;
+
+/// s = a b^T over kWidth columns; a: 64 rows from address `a` of a tile of kRowsA, b: all rows of a tile of kRowsB.
+template <int kWidth, int kRowsA, int kRowsB, int kCount>
+__device__ __forceinline__ void product_rows(float (&s)[kCount], std::uint32_t a, std::uint32_t b) {
+  static_assert(kCount == kRowsB / 2);
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    const int block = k / 4, inside = k % 4 * 32;
+    wgmma<0>(s, descriptor(a + block * kRowsA * kBlockRowBytes + inside, 16, kEightRowBytes),
+             descriptor(b + block * kRowsB * kBlockRowBytes + inside, 16, kEightRowBytes), k > 0);
+  }
+}
+
+/// d += p b; p: 64 x kRows in registers, b: a tile of kRows rows.
+template <int kRows, int kCountD, int kCountP>
+__device__ __forceinline__ void product_columns(float (&d)[kCountD], const std::uint32_t (&p)[kCountP],
+                                                std::uint32_t b) {
+  static_assert(kCountP == kRows / 4);
+#pragma unroll
+  for (int k = 0; k < kRows / 16; ++k) {
+    wgmma<1>(d, p + 4 * k, descriptor(b + k * 16 * kBlockRowBytes, kRows * kBlockRowBytes, kEightRowBytes), 1);
+  }
+}
+
+/// Rounds a warpgroup's 64 rows into a tile of kRows from its row `first`; the warp writes its own 16.
+template <int kRows, int kCount>
+__device__ __forceinline__ void store_fragment(std::uint32_t tile, int first, const float (&x)[kCount]) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes % 4;
+  const int row = first + warp * 16 + lane / 4;
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::uint32_t to = tile + chunk_offset<kRows>(row + 8 * r, 8 * n) + lane % 4 * 4;
+      asm volatile("st.shared.b32 [%0], %1;"
+                   :
+                   : "r"(to), "r"(pack_pair(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]))
+                   : "memory");
+    }
+  }
+}
+
+// Rings of stages.
+
+/// A stage of a ring, and the parity of the round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  int parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// One lane of each warp says that the warp has read a stage.
+__device__ __forceinline__ void release(uint32_t barrier) {
+  if (threadIdx.x % kLanes == 0) barrier_arrive(barrier);
+}
+
+}  // namespace ferry::kernels::attention

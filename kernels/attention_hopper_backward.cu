@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused attention backward for Hopper, two kernels: d_k and d_v by tiles of keys, d_q by tiles of queries. Each forms
+// the probabilities anew, 7 products instead of 5, and so needs no sums across blocks.
+// Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024, arXiv:2407.08608, section 3.
+#include "kernels/attention_hopper.cuh"
+#include "kernels/attention_hopper_maps.cuh"
+#include "kernels/launch_kernel.cuh"
+
+namespace ferry::kernels::attention {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+
+// Policy. Keys: a block owns 64 keys per consuming warpgroup and streams the queries of its query heads. Queries: a
+// block owns 64 queries per warpgroup and streams keys, as the forward pass does.
+template <int kGroups>
+struct Groups {
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kThreads = kGroupThreads * (kGroups + 1);
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+};
+
+template <int kWidth_, int kGroups_, int kQueries_, int kStages_, bool kHold_ = false>
+struct BackwardKeys : Groups<kGroups_> {
+  static constexpr bool kHold = kHold_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kKeys = 64 * kGroups;
+  static constexpr int kQueries = kQueries_;
+  static constexpr int kStages = kStages_;
+
+  static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
+  static constexpr int kQBytes = kTileBytes<kQueries, kWidth>;
+  static constexpr int kRowBytes = 4 * kQueries;  // of lse2, of delta
+  static constexpr int kQPlace = 2 * kKBytes;
+  static constexpr int kDOPlace = kQPlace + kStages * kQBytes;
+  static constexpr int kLsePlace = kDOPlace + kStages * kQBytes;
+  static constexpr int kDeltaPlace = kLsePlace + kStages * kRowBytes;
+  static constexpr int kBarrierPlace = kDeltaPlace + kStages * kRowBytes;
+  static constexpr int kSharedBytes = kBarrierPlace + 8 * (1 + 4 * kStages) + 1024;
+};
+
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_>
+struct BackwardQueries : Groups<kGroups_> {
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kKeys = kKeys_;
+  static constexpr int kStages = kStages_;
+
+  static constexpr int kQBytes = kTileBytes<64 * kGroups, kWidth>;
+  static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
+  static constexpr int kKPlace = 2 * kQBytes;
+  static constexpr int kVPlace = kKPlace + kStages * kKBytes;
+  static constexpr int kBarrierPlace = kVPlace + kStages * kKBytes;
+  static constexpr int kSharedBytes = kBarrierPlace + 8 * (2 + 4 * kStages) + 1024;
+};
+
+struct BackwardParams {
+  CUtensorMap q;
+  CUtensorMap k;
+  CUtensorMap v;
+  CUtensorMap d_o;
+  CUtensorMap d_q;  // of the query kernel
+  CUtensorMap d_k;  // of the key kernel
+  CUtensorMap d_v;
+  const float* lse2;   // (B, H, T padded): log-sum-exp times log2(e), infinity behind T
+  const float* delta;  // (B, H, T padded), 0 behind T
+  Sizes sizes;
+  int padded_queries;
+  float scale;
+  float scale2;  // scale * log2(e)
+};
+
+constexpr int kStoreBarrier = 1;  // + warpgroup
+
+/// Writes a warpgroup's rows through its rows of a tile that no one reads any more.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void store_group(uint32_t tile, const CUtensorMap* map, int group, int head, int row,
+                                            int batch, const float (&x)[kWidth / 2]) {
+  store_fragment<kRows>(tile, group * 64, x);
+  fence_async_proxy();
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  if (threadIdx.x % kGroupThreads != 0) return;
+  for (int block = 0; block < kBlocks<kWidth>; ++block) {
+    copy_out(map, tile + (block * kRows + group * 64) * kBlockRowBytes, block * kBlockColumns, head, row, batch);
+  }
+  copy_out_wait_read();
+}
+
+// Keys.
+
+template <class C>
+struct KeysShared {
+  uint32_t base;
+  __device__ uint32_t k() const { return base; }
+  __device__ uint32_t v() const { return base + C::kKBytes; }
+  __device__ uint32_t q(int stage) const { return base + C::kQPlace + stage * C::kQBytes; }
+  __device__ uint32_t d_o(int stage) const { return base + C::kDOPlace + stage * C::kQBytes; }
+  __device__ uint32_t lse2(int stage) const { return base + C::kLsePlace + stage * C::kRowBytes; }
+  __device__ uint32_t delta(int stage) const { return base + C::kDeltaPlace + stage * C::kRowBytes; }
+  __device__ uint32_t barrier(int index) const { return base + C::kBarrierPlace + 8 * index; }
+  __device__ uint32_t kv_full() const { return barrier(0); }
+  __device__ uint32_t q_full(int stage) const { return barrier(1 + stage); }
+  __device__ uint32_t q_empty(int stage) const { return barrier(1 + C::kStages + stage); }
+  __device__ uint32_t d_o_full(int stage) const { return barrier(1 + 2 * C::kStages + stage); }
+  __device__ uint32_t d_o_empty(int stage) const { return barrier(1 + 3 * C::kStages + stage); }
+};
+
+/// What a block works on: keys of one head of one sequence. The first keys are seen by most queries and come first.
+struct KeyTile {
+  int first;
+  int head;
+  int batch;
+  int first_query;  // of the first tile of queries that sees a key of the block
+};
+
+template <class C>
+__device__ __forceinline__ KeyTile key_tile(const Sizes& sizes) {
+  const int n_sequences = sizes.batch * sizes.n_kv_heads;
+  const int sequence = blockIdx.x % n_sequences;
+  KeyTile tile;
+  tile.first = blockIdx.x / n_sequences * C::kKeys;
+  tile.head = sequence % sizes.n_kv_heads;
+  tile.batch = sequence / sizes.n_kv_heads;
+  tile.first_query = max(tile.first - (sizes.n_keys - sizes.n_queries), 0) / C::kQueries * C::kQueries;
+  return tile;
+}
+
+/// One thread.
+template <class C>
+__device__ __forceinline__ void produce_queries(const BackwardParams& p, const KeysShared<C>& shared) {
+  const KeyTile tile = key_tile<C>(p.sizes);
+  const int n_shared_heads = p.sizes.n_heads / p.sizes.n_kv_heads;
+  barrier_expect(shared.kv_full(), 2 * C::kKBytes);
+  copy_tile_in<C::kKeys, C::kWidth>(shared.k(), &p.k, shared.kv_full(), tile.head, tile.first, tile.batch);
+  copy_tile_in<C::kKeys, C::kWidth>(shared.v(), &p.v, shared.kv_full(), tile.head, tile.first, tile.batch);
+  Ring<C::kStages> ring;
+  for (int i = 0; i < n_shared_heads; ++i) {
+    const int head = tile.head * n_shared_heads + i;
+    const int64_t row = static_cast<int64_t>(tile.batch * p.sizes.n_heads + head) * p.padded_queries;
+    for (int query = tile.first_query; query < p.sizes.n_queries; query += C::kQueries, ring.next()) {
+      const int stage = ring.stage;
+      const uint32_t q_full = shared.q_full(stage), d_o_full = shared.d_o_full(stage);
+      barrier_wait(shared.q_empty(stage), ring.parity ^ 1);
+      barrier_expect(q_full, C::kQBytes + C::kRowBytes);
+      copy_tile_in<C::kQueries, C::kWidth>(shared.q(stage), &p.q, q_full, head, query, tile.batch);
+      copy_floats_in(shared.lse2(stage), p.lse2 + row + query, C::kRowBytes, q_full);
+      barrier_wait(shared.d_o_empty(stage), ring.parity ^ 1);
+      barrier_expect(d_o_full, C::kQBytes + C::kRowBytes);
+      copy_tile_in<C::kQueries, C::kWidth>(shared.d_o(stage), &p.d_o, d_o_full, head, query, tile.batch);
+      copy_floats_in(shared.delta(stage), p.delta + row + query, C::kRowBytes, d_o_full);
+    }
+  }
+}
+
+/// A consuming warpgroup's 64 keys.
+template <class C>
+struct KeysState {
+  float d_k[C::kWidth / 2];
+  float d_v[C::kWidth / 2];
+  uint32_t d_scores[C::kQueries / 4];
+  Ring<C::kStages> ring;
+  int held_stage;
+};
+
+template <class C>
+__device__ __forceinline__ void keys_step(const BackwardParams& p, const KeysShared<C>& shared, int group, bool masked,
+                                          int first_key, int first_query, KeysState<C>& state) {
+  const int stage = state.ring.stage, parity = state.ring.parity;
+  const uint32_t own_rows = group * 64 * kBlockRowBytes, columns = threadIdx.x % 4 * 8;
+  float s[C::kQueries / 2], d_p[C::kQueries / 2];
+  uint32_t weights[C::kQueries / 4];
+  barrier_wait(shared.q_full(stage), parity);
+  wgmma_fence();
+  product_rows<C::kWidth, C::kKeys, C::kQueries>(s, shared.k() + own_rows, shared.q(stage));
+  wgmma_commit();
+  barrier_wait(shared.d_o_full(stage), parity);
+  product_rows<C::kWidth, C::kKeys, C::kQueries>(d_p, shared.v() + own_rows, shared.d_o(stage));
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(s);
+  if constexpr (C::kHold) {
+    pin(state.d_scores);
+    if (state.held_stage >= 0) release(shared.q_empty(state.held_stage));
+  }
+  if (masked) mask_queries(s, first_key, first_query);
+  columns_to_probabilities(s, p.scale2, shared.lse2(stage) + columns);
+  pack_fragment(weights, s);
+  pin(weights);
+  wgmma_fence();
+  product_columns<C::kQueries>(state.d_v, weights, shared.d_o(stage));
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(d_p);
+  columns_to_d_scores(state.d_scores, s, d_p, shared.delta(stage) + columns);
+  pin(state.d_scores);
+  wgmma_fence();
+  product_columns<C::kQueries>(state.d_k, state.d_scores, shared.q(stage));
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(weights);
+  release(shared.d_o_empty(stage));
+  if constexpr (!C::kHold) {
+    wgmma_wait<0>();
+    pin(state.d_scores);
+    release(shared.q_empty(stage));
+  }
+  state.held_stage = stage;
+  state.ring.next();
+}
+
+template <class C>
+__device__ __forceinline__ void consume_queries(const BackwardParams& p, const KeysShared<C>& shared, int group) {
+  const KeyTile tile = key_tile<C>(p.sizes);
+  const int warp = threadIdx.x / kLanes % 4;
+  const int offset = p.sizes.n_keys - p.sizes.n_queries;
+  const int group_key = tile.first + group * 64, first_key = group_key + warp * 16;
+  const int n_shared_heads = p.sizes.n_heads / p.sizes.n_kv_heads;
+  KeysState<C> state;
+#pragma unroll
+  for (int i = 0; i < C::kWidth / 2; ++i) state.d_k[i] = state.d_v[i] = 0;
+  pin(state.d_k);
+  pin(state.d_v);
+  state.held_stage = -1;
+  barrier_wait(shared.kv_full(), 0);
+  const int n_tiles = n_shared_heads * ((p.sizes.n_queries - tile.first_query + C::kQueries - 1) / C::kQueries);
+  int query = tile.first_query, i = 0;
+  do {
+    const bool masked = query + offset < group_key + 63;
+    keys_step<C>(p, shared, group, masked, first_key, query + offset, state);
+    query += C::kQueries;
+    if (query >= p.sizes.n_queries) query = tile.first_query;
+  } while (++i < n_tiles);
+  wgmma_wait<0>();
+  pin(state.d_k);
+  pin(state.d_v);
+  const float scale[2] = {p.scale, p.scale};
+  scale_rows(state.d_k, scale);
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  store_group<C::kKeys, C::kWidth>(shared.k(), &p.d_k, group, tile.head, group_key, tile.batch, state.d_k);
+  store_group<C::kKeys, C::kWidth>(shared.v(), &p.d_v, group, tile.head, group_key, tile.batch, state.d_v);
+}
+
+/// Grid: one block per C::kKeys keys, key/value head and sequence.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_hopper_backward_keys_kernel(const __grid_constant__ BackwardParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char memory[];
+  const KeysShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
+  if (threadIdx.x == 0) {
+    barrier_init(shared.kv_full(), 1);
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      barrier_init(shared.q_full(stage), 1);
+      barrier_init(shared.d_o_full(stage), 1);
+      barrier_init(shared.q_empty(stage), 4 * C::kGroups);
+      barrier_init(shared.d_o_empty(stage), 4 * C::kGroups);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (group == 0) {
+    keep_registers<C::kProducerRegisters>();
+    if (threadIdx.x == 0) produce_queries<C>(p, shared);
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    consume_queries<C>(p, shared, group - 1);
+  }
+#endif
+}
+
+// Queries.
+
+template <class C>
+struct QueriesShared {
+  uint32_t base;
+  __device__ uint32_t q() const { return base; }
+  __device__ uint32_t d_o() const { return base + C::kQBytes; }
+  __device__ uint32_t k(int stage) const { return base + C::kKPlace + stage * C::kKBytes; }
+  __device__ uint32_t v(int stage) const { return base + C::kVPlace + stage * C::kKBytes; }
+  __device__ uint32_t barrier(int index) const { return base + C::kBarrierPlace + 8 * index; }
+  __device__ uint32_t q_full() const { return barrier(0); }
+  __device__ uint32_t q_empty() const { return barrier(1); }
+  __device__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
+  __device__ uint32_t k_empty(int stage) const { return barrier(2 + C::kStages + stage); }
+  __device__ uint32_t v_full(int stage) const { return barrier(2 + 2 * C::kStages + stage); }
+  __device__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * C::kStages + stage); }
+};
+
+/// One thread.
+template <class C>
+__device__ __forceinline__ void produce_keys(const BackwardParams& p, const QueriesShared<C>& shared) {
+  Ring<C::kStages> ring;
+  int q_parity = 1;
+  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
+    QueryTile tile;
+    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
+    const int kv_head = tile.head / (p.sizes.n_heads / p.sizes.n_kv_heads);
+    barrier_wait(shared.q_empty(), q_parity);
+    q_parity ^= 1;
+    barrier_expect(shared.q_full(), 2 * C::kQBytes);
+    copy_tile_in<C::kRows, C::kWidth>(shared.q(), &p.q, shared.q_full(), tile.head, tile.first, tile.batch);
+    copy_tile_in<C::kRows, C::kWidth>(shared.d_o(), &p.d_o, shared.q_full(), tile.head, tile.first, tile.batch);
+    for (int j = 0; j < tile.n_key_tiles; ++j, ring.next()) {
+      const int stage = ring.stage;
+      barrier_wait(shared.k_empty(stage), ring.parity ^ 1);
+      barrier_expect(shared.k_full(stage), C::kKBytes);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys,
+                                        tile.batch);
+      barrier_wait(shared.v_empty(stage), ring.parity ^ 1);
+      barrier_expect(shared.v_full(stage), C::kKBytes);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys,
+                                        tile.batch);
+    }
+  }
+}
+
+/// A consuming warpgroup's 64 queries of one tile.
+template <class C>
+struct QueriesState {
+  float d_q[C::kWidth / 2];
+  uint32_t d_scores[C::kKeys / 4];
+  float lse2[2];
+  float delta[2];
+  int held_stage;  // the product with this stage's keys is under way
+};
+
+template <class C, bool kMasked>
+__device__ __forceinline__ void queries_step(const BackwardParams& p, const QueriesShared<C>& shared, int group,
+                                             Ring<C::kStages>& ring, int first_row, int first_key,
+                                             QueriesState<C>& state) {
+  const int stage = ring.stage;
+  const uint32_t own_rows = group * 64 * kBlockRowBytes;
+  float s[C::kKeys / 2], d_p[C::kKeys / 2];
+  barrier_wait(shared.k_full(stage), ring.parity);
+  wgmma_fence();
+  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + own_rows, shared.k(stage));
+  wgmma_commit();
+  barrier_wait(shared.v_full(stage), ring.parity);
+  product_rows<C::kWidth, C::kRows, C::kKeys>(d_p, shared.d_o() + own_rows, shared.v(stage));
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(s);
+  pin(state.d_scores);
+  if (state.held_stage >= 0) release(shared.k_empty(state.held_stage));
+  if constexpr (kMasked) mask_keys(s, first_row, first_key);
+  rows_to_probabilities(s, p.scale2, state.lse2);
+  wgmma_wait<0>();
+  pin(d_p);
+  release(shared.v_empty(stage));
+  rows_to_d_scores(state.d_scores, s, d_p, state.delta);
+  pin(state.d_scores);
+  wgmma_fence();
+  product_columns<C::kKeys>(state.d_q, state.d_scores, shared.k(stage));
+  wgmma_commit();
+  state.held_stage = stage;
+  ring.next();
+}
+
+template <class C>
+__device__ __forceinline__ void queries_begin(const BackwardParams& p, const QueryTile& tile, int row,
+                                              QueriesState<C>& state) {
+  const int64_t first = static_cast<int64_t>(tile.batch * p.sizes.n_heads + tile.head) * p.padded_queries;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int query = min(row + 8 * r, p.padded_queries - 1);
+    state.lse2[r] = p.lse2[first + query];
+    state.delta[r] = p.delta[first + query];
+  }
+  state.held_stage = -1;
+#pragma unroll
+  for (float& value : state.d_q) value = 0;
+}
+
+template <class C>
+__device__ __forceinline__ void consume_keys(const BackwardParams& p, const QueriesShared<C>& shared, int group) {
+  const int warp = threadIdx.x / kLanes % 4, lane = threadIdx.x % kLanes;
+  Ring<C::kStages> ring;
+  int q_parity = 0;
+  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
+    QueryTile tile;
+    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
+    const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
+    const int first_row = group_row + warp * 16;
+    const int n_whole = min((group_row + 1) / C::kKeys, tile.n_key_tiles);  // tiles of keys that all 64 queries see
+    QueriesState<C> state;
+    queries_begin<C>(p, tile, tile.first + group * 64 + warp * 16 + lane / 4, state);
+    barrier_wait(shared.q_full(), q_parity);
+    q_parity ^= 1;
+    int j = 0;
+    for (; j < n_whole; ++j) queries_step<C, false>(p, shared, group, ring, first_row, j * C::kKeys, state);
+    for (; j < tile.n_key_tiles; ++j) queries_step<C, true>(p, shared, group, ring, first_row, j * C::kKeys, state);
+    wgmma_wait<0>();
+    pin(state.d_q);
+    release(shared.k_empty(state.held_stage));
+    const float scale[2] = {p.scale, p.scale};
+    scale_rows(state.d_q, scale);
+    named_sync<kGroupThreads>(kStoreBarrier + group);
+    store_group<C::kRows, C::kWidth>(shared.q(), &p.d_q, group, tile.head, tile.first + group * 64, tile.batch,
+                                     state.d_q);
+    if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
+  }
+}
+
+/// Grid: as many blocks as multiprocessors, or as tiles where these are fewer.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_hopper_backward_queries_kernel(const __grid_constant__ BackwardParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char memory[];
+  const QueriesShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
+  if (threadIdx.x == 0) {
+    barrier_init(shared.q_full(), 1);
+    barrier_init(shared.q_empty(), C::kGroups);
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      barrier_init(shared.k_full(stage), 1);
+      barrier_init(shared.v_full(stage), 1);
+      barrier_init(shared.k_empty(stage), 4 * C::kGroups);
+      barrier_init(shared.v_empty(stage), 4 * C::kGroups);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (group == 0) {
+    keep_registers<C::kProducerRegisters>();
+    if (threadIdx.x == 0) produce_keys<C>(p, shared);
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    consume_keys<C>(p, shared, group - 1);
+  }
+#endif
+}
+
+// Launchers.
+
+inline BackwardParams backward_params(const AttentionPlainBackwardArgs& args) {
+  const AttentionShape& s = args.shape;
+  BackwardParams p;
+  p.sizes = sizes_of(s);
+  p.padded_queries = static_cast<int>(round_up(s.n_queries, kPaddedRows));
+  p.lse2 = static_cast<const float*>(args.scratch);
+  p.delta = p.lse2 + s.batch * s.n_heads * p.padded_queries;
+  p.scale = s.scale;
+  p.scale2 = s.scale * kLog2E;
+  return p;
+}
+
+template <class Kernel>
+cudaError_t launch_params(Kernel kernel, const LaunchShape& shape, const BackwardParams& p, cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(shape.shared_bytes));
+  return error != cudaSuccess ? error : launch(kernel, shape, stream, p);
+}
+
+template <class C>
+cudaError_t hopper_backward_keys(const AttentionPlainBackwardArgs& args, cudaStream_t stream) {
+  const AttentionShape& s = args.shape;
+  BackwardParams p = backward_params(args);
+  const cudaError_t error = Maps()
+                                .add(&p.q, args.q, {s.batch, s.n_queries, s.n_heads, s.width, C::kQueries})
+                                .add(&p.d_o, args.d_o, {s.batch, s.n_queries, s.n_heads, s.width, C::kQueries})
+                                .add(&p.k, args.k, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.v, args.v, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.d_k, args.d_k, {s.batch, s.n_keys, s.n_kv_heads, s.width, 64})
+                                .add(&p.d_v, args.d_v, {s.batch, s.n_keys, s.n_kv_heads, s.width, 64})
+                                .error();
+  if (error != cudaSuccess) return error;
+  const int64_t n_blocks = ceil_div(s.n_keys, C::kKeys) * s.n_kv_heads * s.batch;
+  return launch_params(attention_hopper_backward_keys_kernel<C>, {n_blocks, C::kThreads, C::kSharedBytes}, p, stream);
+}
+
+template <class C>
+cudaError_t hopper_backward_queries(const AttentionPlainBackwardArgs& args, cudaStream_t stream) {
+  const AttentionShape& s = args.shape;
+  BackwardParams p = backward_params(args);
+  const cudaError_t error = Maps()
+                                .add(&p.q, args.q, {s.batch, s.n_queries, s.n_heads, s.width, C::kRows})
+                                .add(&p.d_o, args.d_o, {s.batch, s.n_queries, s.n_heads, s.width, C::kRows})
+                                .add(&p.k, args.k, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.v, args.v, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.d_q, args.d_q, {s.batch, s.n_queries, s.n_heads, s.width, 64})
+                                .error();
+  if (error != cudaSuccess) return error;
+  const int64_t n_tiles = ceil_div(s.n_queries, C::kRows) * s.n_heads * s.batch;
+  const int64_t n_blocks = n_tiles < n_multiprocessors() ? n_tiles : n_multiprocessors();
+  return launch_params(attention_hopper_backward_queries_kernel<C>, {n_blocks, C::kThreads, C::kSharedBytes}, p,
+                       stream);
+}
+
+}  // namespace
+}  // namespace ferry::kernels::attention

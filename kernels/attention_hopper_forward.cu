@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused attention forward for Hopper: a producer warp copies tiles, warpgroups of 64 queries multiply by wgmma.
+// Source: Shah et al. 2024, arXiv:2407.08608, algorithms 1 and 2; Dao 2023, arXiv:2307.08691.
+#include "kernels/attention_hopper.cuh"
+#include "kernels/attention_hopper_maps.cuh"
+#include "kernels/launch_kernel.cuh"
+
+namespace ferry::kernels::attention {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+
+// Policy. A block owns 64 queries per consuming warpgroup and streams tiles of keys and values. It stays on its
+// multiprocessor and takes tile after tile, the longest first.
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_>
+struct Forward {
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kGroups = kGroups_;  // consuming warpgroups
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kKeys = kKeys_;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kTurns = kTurns_;  // two warpgroups take turns: one multiplies while the other exponentiates
+  static constexpr int kThreads = kGroupThreads * (kGroups + 1);
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+
+  static constexpr int kQBytes = kTileBytes<kRows, kWidth>;
+  static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
+  static constexpr int kKPlace = kQBytes;
+  static constexpr int kVPlace = kKPlace + kStages * kKBytes;
+  static constexpr int kBarrierPlace = kVPlace + kStages * kKBytes;
+  static constexpr int kSharedBytes = kBarrierPlace + 8 * (2 + 4 * kStages) + 1024;
+  static_assert(!kTurns || kGroups == 2);
+};
+
+struct ForwardParams {
+  CUtensorMap q;
+  CUtensorMap k;
+  CUtensorMap v;
+  CUtensorMap o;
+  float* lse;
+  Sizes sizes;
+  float scale2;  // scale * log2(e)
+};
+
+/// Places of the barriers in shared memory.
+template <class C>
+struct ForwardShared {
+  uint32_t base;
+  __device__ uint32_t q() const { return base; }
+  __device__ uint32_t k(int stage) const { return base + C::kKPlace + stage * C::kKBytes; }
+  __device__ uint32_t v(int stage) const { return base + C::kVPlace + stage * C::kKBytes; }
+  __device__ uint32_t barrier(int index) const { return base + C::kBarrierPlace + 8 * index; }
+  __device__ uint32_t q_full() const { return barrier(0); }
+  __device__ uint32_t q_empty() const { return barrier(1); }
+  __device__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
+  __device__ uint32_t k_empty(int stage) const { return barrier(2 + C::kStages + stage); }
+  __device__ uint32_t v_full(int stage) const { return barrier(2 + 2 * C::kStages + stage); }
+  __device__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * C::kStages + stage); }
+};
+
+/// One thread.
+template <class C>
+__device__ __forceinline__ void produce(const ForwardParams& p, const ForwardShared<C>& shared) {
+  Ring<C::kStages> ring;
+  int q_parity = 1;
+  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
+    QueryTile tile;
+    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
+    const int kv_head = tile.head / (p.sizes.n_heads / p.sizes.n_kv_heads);
+    barrier_wait(shared.q_empty(), q_parity);
+    q_parity ^= 1;
+    barrier_expect(shared.q_full(), C::kQBytes);
+    copy_tile_in<C::kRows, C::kWidth>(shared.q(), &p.q, shared.q_full(), tile.head, tile.first, tile.batch);
+    for (int j = 0; j < tile.n_key_tiles; ++j, ring.next()) {
+      const int stage = ring.stage;
+      barrier_wait(shared.k_empty(stage), ring.parity ^ 1);
+      barrier_expect(shared.k_full(stage), C::kKBytes);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys,
+                                        tile.batch);
+      barrier_wait(shared.v_empty(stage), ring.parity ^ 1);
+      barrier_expect(shared.v_full(stage), C::kKBytes);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys,
+                                        tile.batch);
+    }
+  }
+}
+
+/// A consuming warpgroup's 64 queries of one tile.
+template <class C>
+struct ForwardState {
+  float o[C::kWidth / 2];
+  uint32_t weights[C::kKeys / 4];
+  Softmax softmax;
+};
+
+constexpr int kTurnBarrier = 1;   // + warpgroup
+constexpr int kStoreBarrier = 4;  // + warpgroup
+
+template <class C>
+__device__ __forceinline__ void take_turn(int group) {
+  if constexpr (C::kTurns) named_sync<2 * kGroupThreads>(kTurnBarrier + group);
+}
+template <class C>
+__device__ __forceinline__ void give_turn(int group) {
+  if constexpr (C::kTurns) named_arrive<2 * kGroupThreads>(kTurnBarrier + 1 - group);
+}
+
+/// Scores of the next tile of keys while the last tile's values are added; then the softmax of the scores.
+template <class C, bool kMasked>
+__device__ __forceinline__ void forward_step(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+                                             Ring<C::kStages>& k_ring, Ring<C::kStages>& v_ring, int first_row,
+                                             int first_key, ForwardState<C>& state) {
+  float s[C::kKeys / 2];
+  barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
+  take_turn<C>(group);
+  wgmma_fence();
+  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(k_ring.stage));
+  wgmma_commit();
+  barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
+  product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
+  wgmma_commit();
+  give_turn<C>(group);
+  wgmma_wait<1>();
+  pin(s);
+  release(shared.k_empty(k_ring.stage));
+  k_ring.next();
+  if constexpr (kMasked) mask_keys(s, first_row, first_key);
+  float kept[2];
+  softmax_step(s, p.scale2, state.softmax, kept);
+  wgmma_wait<0>();
+  pin(state.o);
+  pin(state.weights);
+  release(shared.v_empty(v_ring.stage));
+  v_ring.next();
+  scale_rows(state.o, kept);
+  pack_fragment(state.weights, s);
+  pin(state.weights);
+}
+
+/// The first tile of keys: nothing to add yet.
+template <class C>
+__device__ __forceinline__ void forward_first(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+                                              Ring<C::kStages>& k_ring, int first_row, ForwardState<C>& state) {
+  float s[C::kKeys / 2];
+  barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
+  take_turn<C>(group);
+  wgmma_fence();
+  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(k_ring.stage));
+  wgmma_commit();
+  give_turn<C>(group);
+  wgmma_wait<0>();
+  pin(s);
+  release(shared.k_empty(k_ring.stage));
+  k_ring.next();
+  if (C::kKeys - 1 > first_row) mask_keys(s, first_row, 0);
+  float kept[2];
+  softmax_step(s, p.scale2, state.softmax, kept);
+#pragma unroll
+  for (float& value : state.o) value = 0;
+  pack_fragment(state.weights, s);
+  pin(state.weights);
+  pin(state.o);
+}
+
+/// Normalizes, and writes o through the warpgroup's own rows of the query tile.
+template <class C>
+__device__ __forceinline__ void forward_end(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+                                            const QueryTile& tile, ForwardState<C>& state) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes % 4;
+  float inverse[2], lse[2];
+  softmax_end(state.softmax, p.scale2, inverse, lse);
+  scale_rows(state.o, inverse);
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  store_fragment<C::kRows>(shared.q(), group * 64, state.o);
+  fence_async_proxy();
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  if (threadIdx.x % kGroupThreads == 0) {
+    for (int block = 0; block < kBlocks<C::kWidth>; ++block) {
+      copy_out(&p.o, shared.q() + (block * C::kRows + group * 64) * kBlockRowBytes, block * kBlockColumns, tile.head,
+               tile.first + group * 64, tile.batch);
+    }
+    copy_out_wait_read();
+    barrier_arrive(shared.q_empty());
+  }
+  const int row = tile.first + group * 64 + warp * 16 + lane / 4;
+  float* const out = p.lse + (static_cast<int64_t>(tile.batch) * p.sizes.n_heads + tile.head) * p.sizes.n_queries;
+  for (int r = 0; r < 2; ++r) {
+    if (lane % 4 == 0 && row + 8 * r < p.sizes.n_queries) out[row + 8 * r] = lse[r];
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void consume(const ForwardParams& p, const ForwardShared<C>& shared, int group) {
+  const int warp = threadIdx.x / kLanes % 4;
+  Ring<C::kStages> k_ring, v_ring;
+  int q_parity = 0;
+  if (C::kTurns && group == 1) named_arrive<2 * kGroupThreads>(kTurnBarrier);
+  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
+    QueryTile tile;
+    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
+    // The warp's first query, as the last key that it sees.
+    const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
+    const int first_row = group_row + warp * 16;
+    const int n_whole = min((group_row + 1) / C::kKeys, tile.n_key_tiles);  // tiles of keys that all 64 queries see
+    ForwardState<C> state;
+    barrier_wait(shared.q_full(), q_parity);
+    q_parity ^= 1;
+    forward_first<C>(p, shared, group, k_ring, first_row, state);
+    int j = 1;
+    for (; j < n_whole; ++j) forward_step<C, false>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
+    for (; j < tile.n_key_tiles; ++j) {
+      forward_step<C, true>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
+    }
+    barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
+    wgmma_fence();
+    product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(state.o);
+    release(shared.v_empty(v_ring.stage));
+    v_ring.next();
+    forward_end<C>(p, shared, group, tile, state);
+  }
+}
+
+// Kernel.
+
+/// Grid: as many blocks as multiprocessors, or as tiles where these are fewer.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_hopper_forward_kernel(const __grid_constant__ ForwardParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char memory[];
+  const ForwardShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
+  if (threadIdx.x == 0) {
+    barrier_init(shared.q_full(), 1);
+    barrier_init(shared.q_empty(), C::kGroups);
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      barrier_init(shared.k_full(stage), 1);
+      barrier_init(shared.v_full(stage), 1);
+      barrier_init(shared.k_empty(stage), 4 * C::kGroups);
+      barrier_init(shared.v_empty(stage), 4 * C::kGroups);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (group == 0) {
+    keep_registers<C::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<C>(p, shared);
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    consume<C>(p, shared, group - 1);
+  }
+#endif
+}
+
+// Launcher.
+
+template <class C>
+cudaError_t hopper_forward(const AttentionPlainForwardArgs& args, cudaStream_t stream) {
+  const AttentionShape& s = args.shape;
+  ForwardParams p;
+  const cudaError_t error = Maps()
+                                .add(&p.q, args.q, {s.batch, s.n_queries, s.n_heads, s.width, C::kRows})
+                                .add(&p.k, args.k, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.v, args.v, {s.batch, s.n_keys, s.n_kv_heads, s.width, C::kKeys})
+                                .add(&p.o, args.o, {s.batch, s.n_queries, s.n_heads, s.width, 64})
+                                .error();
+  if (error != cudaSuccess) return error;
+  p.lse = args.lse;
+  p.sizes = sizes_of(s);
+  p.scale2 = s.scale * kLog2E;
+  const int64_t n_tiles = ceil_div(s.n_queries, C::kRows) * s.n_heads * s.batch;
+  const int64_t n_blocks = n_tiles < n_multiprocessors() ? n_tiles : n_multiprocessors();
+  const auto kernel = attention_hopper_forward_kernel<C>;
+  const cudaError_t set =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
+  if (set != cudaSuccess) return set;
+  return launch(kernel, {n_blocks, C::kThreads, static_cast<std::size_t>(C::kSharedBytes)}, stream, p);
+}
+
+}  // namespace
+}  // namespace ferry::kernels::attention
