@@ -40,13 +40,15 @@ struct MmaBackwardParams {
 
 /// lse2 = lse * log2(e) and delta = sum over D of d_o * o; infinity and 0 in the padding. Grid: kDeltaLanes threads per
 /// padded query row and head, heads next to each other as they lie in memory.
+template <bool kHeadsFirst>
 __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta_kernel(const __grid_constant__ AttentionPlainBackwardArgs args, int padded_queries, float* lse2,
                            float* delta) {
   const AttentionShape& s = args.shape;
   const int64_t index = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / kDeltaLanes;
   const int lane = threadIdx.x % kDeltaLanes;
-  const int64_t head = index % s.n_heads, row = index / s.n_heads % padded_queries;
+  const int64_t head = kHeadsFirst ? index / padded_queries % s.n_heads : index % s.n_heads;
+  const int64_t row = kHeadsFirst ? index % padded_queries : index / s.n_heads % padded_queries;
   const int64_t batch = index / s.n_heads / padded_queries;
   if (batch >= s.batch) return;
   float sum = 0;
@@ -191,12 +193,13 @@ inline MmaBackwardParams mma_params(const AttentionPlainBackwardArgs& args) {
   return {args, sizes_of(s), padded_queries, lse2, lse2 + s.batch * s.n_heads * padded_queries};
 }
 
+template <bool kHeadsFirst>
 inline cudaError_t backward_delta(const AttentionPlainBackwardArgs& args, cudaStream_t stream) {
   const AttentionShape& s = args.shape;
   const int64_t padded_queries = round_up(s.n_queries, kPaddedRows);
   const int64_t n_rows = s.batch * s.n_heads * padded_queries;
   auto* const lse2 = static_cast<float*>(args.scratch);
-  return launch(attention_delta_kernel, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0}, stream, args,
+  return launch(attention_delta_kernel<kHeadsFirst>, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0}, stream, args,
                 static_cast<int>(padded_queries), lse2, lse2 + n_rows);
 }
 

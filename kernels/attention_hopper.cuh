@@ -240,6 +240,30 @@ __device__ __forceinline__ void product_rows(float (&s)[kCount], std::uint32_t a
   }
 }
 
+/// The warp's 16 rows of a warpgroup's 64, from address `tile` of a tile of kRows, as left operands: 16 columns a step.
+template <int kRows, int kCount>
+__device__ __forceinline__ void load_rows(std::uint32_t (&out)[kCount], std::uint32_t tile) {
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int k = 0; k < kCount / 4; ++k) {
+    std::uint32_t step[4];
+    load_matrices(step, tile + chunk_offset<kRows>(row, 16 * k + lane / 16 * 8));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[4 * k + i] = step[i];
+  }
+}
+
+/// s = a b^T; a: rows from load_rows, b: all rows of a tile of kRowsB.
+template <int kRowsB, int kCount, int kCountA>
+__device__ __forceinline__ void product_held_rows(float (&s)[kCount], const std::uint32_t (&a)[kCountA],
+                                                  std::uint32_t b) {
+  static_assert(kCount == kRowsB / 2);
+#pragma unroll
+  for (int k = 0; k < kCountA / 4; ++k) {
+    wgmma<0>(s, a + 4 * k, descriptor(b + k / 4 * kRowsB * kBlockRowBytes + k % 4 * 32, 16, kEightRowBytes), k > 0);
+  }
+}
+
 /// d += p b; p: 64 x kRows in registers, b: a tile of kRows rows.
 template <int kRows, int kCountD, int kCountP>
 __device__ __forceinline__ void product_columns(float (&d)[kCountD], const std::uint32_t (&p)[kCountP],

@@ -22,9 +22,8 @@ struct Groups {
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
 };
 
-template <int kWidth_, int kGroups_, int kQueries_, int kStages_, bool kHold_ = false>
+template <int kWidth_, int kGroups_, int kQueries_, int kStages_>
 struct BackwardKeys : Groups<kGroups_> {
-  static constexpr bool kHold = kHold_;
   static constexpr int kWidth = kWidth_;
   static constexpr int kGroups = kGroups_;
   static constexpr int kKeys = 64 * kGroups;
@@ -42,8 +41,9 @@ struct BackwardKeys : Groups<kGroups_> {
   static constexpr int kSharedBytes = kBarrierPlace + 8 * (1 + 4 * kStages) + 1024;
 };
 
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_>
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, int kHeld_ = 0>
 struct BackwardQueries : Groups<kGroups_> {
+  static constexpr int kHeld = kHeld_;  // in registers: 0 nothing, 1 the queries, 2 d_o too
   static constexpr int kWidth = kWidth_;
   static constexpr int kGroups = kGroups_;
   static constexpr int kKeys = kKeys_;
@@ -160,9 +160,7 @@ template <class C>
 struct KeysState {
   float d_k[C::kWidth / 2];
   float d_v[C::kWidth / 2];
-  uint32_t d_scores[C::kQueries / 4];
   Ring<C::kStages> ring;
-  int held_stage;
 };
 
 template <class C>
@@ -171,7 +169,7 @@ __device__ __forceinline__ void keys_step(const BackwardParams& p, const KeysSha
   const int stage = state.ring.stage, parity = state.ring.parity;
   const uint32_t own_rows = group * 64 * kBlockRowBytes, columns = threadIdx.x % 4 * 8;
   float s[C::kQueries / 2], d_p[C::kQueries / 2];
-  uint32_t weights[C::kQueries / 4];
+  uint32_t weights[C::kQueries / 4], d_scores[C::kQueries / 4];
   barrier_wait(shared.q_full(stage), parity);
   wgmma_fence();
   product_rows<C::kWidth, C::kKeys, C::kQueries>(s, shared.k() + own_rows, shared.q(stage));
@@ -181,10 +179,6 @@ __device__ __forceinline__ void keys_step(const BackwardParams& p, const KeysSha
   wgmma_commit();
   wgmma_wait<1>();
   pin(s);
-  if constexpr (C::kHold) {
-    pin(state.d_scores);
-    if (state.held_stage >= 0) release(shared.q_empty(state.held_stage));
-  }
   if (masked) mask_queries(s, first_key, first_query);
   columns_to_probabilities(s, p.scale2, shared.lse2(stage) + columns);
   pack_fragment(weights, s);
@@ -194,20 +188,28 @@ __device__ __forceinline__ void keys_step(const BackwardParams& p, const KeysSha
   wgmma_commit();
   wgmma_wait<1>();
   pin(d_p);
-  columns_to_d_scores(state.d_scores, s, d_p, shared.delta(stage) + columns);
-  pin(state.d_scores);
+  columns_to_d_scores(d_scores, s, d_p, shared.delta(stage) + columns);
+  pin(d_scores);
   wgmma_fence();
-  product_columns<C::kQueries>(state.d_k, state.d_scores, shared.q(stage));
+  product_columns<C::kQueries>(state.d_k, d_scores, shared.q(stage));
   wgmma_commit();
   wgmma_wait<1>();
   pin(weights);
   release(shared.d_o_empty(stage));
-  if constexpr (!C::kHold) {
-    wgmma_wait<0>();
-    pin(state.d_scores);
-    release(shared.q_empty(stage));
-  }
-  state.held_stage = stage;
+  wgmma_wait<0>();
+  pin(d_scores);
+  release(shared.q_empty(stage));
+  state.ring.next();
+}
+
+/// A tile of queries that see none of the warpgroup's keys.
+template <class C>
+__device__ __forceinline__ void keys_skip(const KeysShared<C>& shared, KeysState<C>& state) {
+  const int stage = state.ring.stage, parity = state.ring.parity;
+  barrier_wait(shared.q_full(stage), parity);
+  release(shared.q_empty(stage));
+  barrier_wait(shared.d_o_full(stage), parity);
+  release(shared.d_o_empty(stage));
   state.ring.next();
 }
 
@@ -223,17 +225,19 @@ __device__ __forceinline__ void consume_queries(const BackwardParams& p, const K
   for (int i = 0; i < C::kWidth / 2; ++i) state.d_k[i] = state.d_v[i] = 0;
   pin(state.d_k);
   pin(state.d_v);
-  state.held_stage = -1;
   barrier_wait(shared.kv_full(), 0);
   const int n_tiles = n_shared_heads * ((p.sizes.n_queries - tile.first_query + C::kQueries - 1) / C::kQueries);
   int query = tile.first_query, i = 0;
   do {
     const bool masked = query + offset < group_key + 63;
-    keys_step<C>(p, shared, group, masked, first_key, query + offset, state);
+    if (query + C::kQueries - 1 + offset < group_key) {
+      keys_skip<C>(shared, state);
+    } else {
+      keys_step<C>(p, shared, group, masked, first_key, query + offset, state);
+    }
     query += C::kQueries;
     if (query >= p.sizes.n_queries) query = tile.first_query;
   } while (++i < n_tiles);
-  wgmma_wait<0>();
   pin(state.d_k);
   pin(state.d_v);
   const float scale[2] = {p.scale, p.scale};
@@ -322,6 +326,8 @@ __device__ __forceinline__ void produce_keys(const BackwardParams& p, const Quer
 template <class C>
 struct QueriesState {
   float d_q[C::kWidth / 2];
+  uint32_t q[C::kHeld > 0 ? C::kWidth / 4 : 1];
+  uint32_t d_o[C::kHeld > 1 ? C::kWidth / 4 : 1];
   uint32_t d_scores[C::kKeys / 4];
   float lse2[2];
   float delta[2];
@@ -337,10 +343,18 @@ __device__ __forceinline__ void queries_step(const BackwardParams& p, const Quer
   float s[C::kKeys / 2], d_p[C::kKeys / 2];
   barrier_wait(shared.k_full(stage), ring.parity);
   wgmma_fence();
-  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + own_rows, shared.k(stage));
+  if constexpr (C::kHeld > 0) {
+    product_held_rows<C::kKeys>(s, state.q, shared.k(stage));
+  } else {
+    product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + own_rows, shared.k(stage));
+  }
   wgmma_commit();
   barrier_wait(shared.v_full(stage), ring.parity);
-  product_rows<C::kWidth, C::kRows, C::kKeys>(d_p, shared.d_o() + own_rows, shared.v(stage));
+  if constexpr (C::kHeld > 1) {
+    product_held_rows<C::kKeys>(d_p, state.d_o, shared.v(stage));
+  } else {
+    product_rows<C::kWidth, C::kRows, C::kKeys>(d_p, shared.d_o() + own_rows, shared.v(stage));
+  }
   wgmma_commit();
   wgmma_wait<1>();
   pin(s);
@@ -348,6 +362,8 @@ __device__ __forceinline__ void queries_step(const BackwardParams& p, const Quer
   if (state.held_stage >= 0) release(shared.k_empty(state.held_stage));
   if constexpr (kMasked) mask_keys(s, first_row, first_key);
   rows_to_probabilities(s, p.scale2, state.lse2);
+  pin(s);
+  barrier_wait(shared.v_full(stage), ring.parity);  // passed: keeps the wait below behind the exponentials
   wgmma_wait<0>();
   pin(d_p);
   release(shared.v_empty(stage));
@@ -376,31 +392,46 @@ __device__ __forceinline__ void queries_begin(const BackwardParams& p, const Que
 }
 
 template <class C>
-__device__ __forceinline__ void consume_keys(const BackwardParams& p, const QueriesShared<C>& shared, int group) {
+__device__ __forceinline__ void queries_tile(const BackwardParams& p, const QueriesShared<C>& shared, int group,
+                                             const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& ring) {
   const int warp = threadIdx.x / kLanes % 4, lane = threadIdx.x % kLanes;
+  const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
+  const int first_row = group_row + warp * 16;                           // the last key that the warp's first query sees
+  const int n_whole = min((group_row + 1) / C::kKeys, n_group_tiles);  // tiles of keys that all 64 queries see
+  QueriesState<C> state;
+  queries_begin<C>(p, tile, tile.first + group * 64 + warp * 16 + lane / 4, state);
+  if constexpr (C::kHeld > 0) load_rows<C::kRows>(state.q, shared.q() + group * 64 * kBlockRowBytes);
+  if constexpr (C::kHeld > 1) load_rows<C::kRows>(state.d_o, shared.d_o() + group * 64 * kBlockRowBytes);
+  int j = 0;
+  for (; j < n_whole; ++j) queries_step<C, false>(p, shared, group, ring, first_row, j * C::kKeys, state);
+  for (; j < n_group_tiles; ++j) queries_step<C, true>(p, shared, group, ring, first_row, j * C::kKeys, state);
+  wgmma_wait<0>();
+  pin(state.d_q);
+  release(shared.k_empty(state.held_stage));
+  const float scale[2] = {p.scale, p.scale};
+  scale_rows(state.d_q, scale);
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  store_group<C::kRows, C::kWidth>(shared.q(), &p.d_q, group, tile.head, tile.first + group * 64, tile.batch,
+                                   state.d_q);
+}
+
+template <class C>
+__device__ __forceinline__ void consume_keys(const BackwardParams& p, const QueriesShared<C>& shared, int group) {
   Ring<C::kStages> ring;
   int q_parity = 0;
   for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
     QueryTile tile;
     if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
-    const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
-    const int first_row = group_row + warp * 16;
-    const int n_whole = min((group_row + 1) / C::kKeys, tile.n_key_tiles);  // tiles of keys that all 64 queries see
-    QueriesState<C> state;
-    queries_begin<C>(p, tile, tile.first + group * 64 + warp * 16 + lane / 4, state);
+    const int n_group_tiles = key_tiles<C::kKeys>(p.sizes, tile.first + group * 64);
     barrier_wait(shared.q_full(), q_parity);
     q_parity ^= 1;
-    int j = 0;
-    for (; j < n_whole; ++j) queries_step<C, false>(p, shared, group, ring, first_row, j * C::kKeys, state);
-    for (; j < tile.n_key_tiles; ++j) queries_step<C, true>(p, shared, group, ring, first_row, j * C::kKeys, state);
-    wgmma_wait<0>();
-    pin(state.d_q);
-    release(shared.k_empty(state.held_stage));
-    const float scale[2] = {p.scale, p.scale};
-    scale_rows(state.d_q, scale);
-    named_sync<kGroupThreads>(kStoreBarrier + group);
-    store_group<C::kRows, C::kWidth>(shared.q(), &p.d_q, group, tile.head, tile.first + group * 64, tile.batch,
-                                     state.d_q);
+    if (n_group_tiles > 0) queries_tile<C>(p, shared, group, tile, n_group_tiles, ring);
+    for (int j = n_group_tiles; j < tile.n_key_tiles; ++j, ring.next()) {
+      barrier_wait(shared.k_full(ring.stage), ring.parity);
+      release(shared.k_empty(ring.stage));
+      barrier_wait(shared.v_full(ring.stage), ring.parity);
+      release(shared.v_empty(ring.stage));
+    }
     if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
   }
 }

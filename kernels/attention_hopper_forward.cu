@@ -13,14 +13,15 @@ using std::uint32_t;
 
 // Policy. A block owns 64 queries per consuming warpgroup and streams tiles of keys and values. It stays on its
 // multiprocessor and takes tile after tile, the longest first.
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_>
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, bool kHeld_ = false>
 struct Forward {
   static constexpr int kWidth = kWidth_;
   static constexpr int kGroups = kGroups_;  // consuming warpgroups
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kKeys = kKeys_;
   static constexpr int kStages = kStages_;
-  static constexpr bool kTurns = kTurns_;  // two warpgroups take turns: one multiplies while the other exponentiates
+  static constexpr bool kTurns = kTurns_;  // warpgroups take turns: one multiplies while the others exponentiate
+  static constexpr bool kHeld = kHeld_;    // queries stay in registers
   static constexpr int kThreads = kGroupThreads * (kGroups + 1);
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
@@ -31,7 +32,6 @@ struct Forward {
   static constexpr int kVPlace = kKPlace + kStages * kKBytes;
   static constexpr int kBarrierPlace = kVPlace + kStages * kKBytes;
   static constexpr int kSharedBytes = kBarrierPlace + 8 * (2 + 4 * kStages) + 1024;
-  static_assert(!kTurns || kGroups == 2);
 };
 
 struct ForwardParams {
@@ -91,12 +91,13 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardSha
 template <class C>
 struct ForwardState {
   float o[C::kWidth / 2];
+  uint32_t q[C::kHeld ? C::kWidth / 4 : 1];
   uint32_t weights[C::kKeys / 4];
   Softmax softmax;
 };
 
 constexpr int kTurnBarrier = 1;   // + warpgroup
-constexpr int kStoreBarrier = 4;  // + warpgroup
+constexpr int kStoreBarrier = kTurnBarrier + 3;  // + warpgroup
 
 template <class C>
 __device__ __forceinline__ void take_turn(int group) {
@@ -104,7 +105,17 @@ __device__ __forceinline__ void take_turn(int group) {
 }
 template <class C>
 __device__ __forceinline__ void give_turn(int group) {
-  if constexpr (C::kTurns) named_arrive<2 * kGroupThreads>(kTurnBarrier + 1 - group);
+  if constexpr (C::kTurns) named_arrive<2 * kGroupThreads>(kTurnBarrier + (group + 1) % C::kGroups);
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_queries(float (&s)[C::kKeys / 2], const ForwardShared<C>& shared, int group,
+                                                 int stage, const ForwardState<C>& state) {
+  if constexpr (C::kHeld) {
+    product_held_rows<C::kKeys>(s, state.q, shared.k(stage));
+  } else {
+    product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(stage));
+  }
 }
 
 /// Scores of the next tile of keys while the last tile's values are added; then the softmax of the scores.
@@ -116,7 +127,7 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Forwa
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
   wgmma_fence();
-  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(k_ring.stage));
+  multiply_queries<C>(s, shared, group, k_ring.stage, state);
   wgmma_commit();
   barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
   product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
@@ -129,6 +140,8 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Forwa
   if constexpr (kMasked) mask_keys(s, first_row, first_key);
   float kept[2];
   softmax_step(s, p.scale2, state.softmax, kept);
+  pin(s);
+  barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);  // passed: keeps the wait below behind the exponentials
   wgmma_wait<0>();
   pin(state.o);
   pin(state.weights);
@@ -147,7 +160,7 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Forw
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
   wgmma_fence();
-  product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(k_ring.stage));
+  multiply_queries<C>(s, shared, group, k_ring.stage, state);
   wgmma_commit();
   give_turn<C>(group);
   wgmma_wait<0>();
@@ -182,7 +195,6 @@ __device__ __forceinline__ void forward_end(const ForwardParams& p, const Forwar
                tile.first + group * 64, tile.batch);
     }
     copy_out_wait_read();
-    barrier_arrive(shared.q_empty());
   }
   const int row = tile.first + group * 64 + warp * 16 + lane / 4;
   float* const out = p.lse + (static_cast<int64_t>(tile.batch) * p.sizes.n_heads + tile.head) * p.sizes.n_queries;
@@ -191,37 +203,60 @@ __device__ __forceinline__ void forward_end(const ForwardParams& p, const Forwar
   }
 }
 
+/// Tiles of keys that none of the warpgroup's queries sees.
+template <class C>
+__device__ __forceinline__ void forward_skip(const ForwardShared<C>& shared, int group, int n_tiles,
+                                             Ring<C::kStages>& k_ring, Ring<C::kStages>& v_ring) {
+  for (int i = 0; i < n_tiles; ++i, k_ring.next(), v_ring.next()) {
+    take_turn<C>(group);
+    give_turn<C>(group);
+    barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
+    release(shared.k_empty(k_ring.stage));
+    barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
+    release(shared.v_empty(v_ring.stage));
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void forward_tile(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+                                             const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& k_ring,
+                                             Ring<C::kStages>& v_ring) {
+  const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
+  const int first_row = group_row + threadIdx.x / kLanes % 4 * 16;  // the last key that the warp's first query sees
+  const int n_whole = min((group_row + 1) / C::kKeys, n_group_tiles);  // tiles of keys that all 64 queries see
+  ForwardState<C> state;
+  if constexpr (C::kHeld) load_rows<C::kRows>(state.q, shared.q() + group * 64 * kBlockRowBytes);
+  forward_first<C>(p, shared, group, k_ring, first_row, state);
+  int j = 1;
+  for (; j < n_whole; ++j) forward_step<C, false>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
+  for (; j < n_group_tiles; ++j) {
+    forward_step<C, true>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
+  }
+  barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
+  wgmma_fence();
+  product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(state.o);
+  release(shared.v_empty(v_ring.stage));
+  v_ring.next();
+  forward_end<C>(p, shared, group, tile, state);
+}
+
 template <class C>
 __device__ __forceinline__ void consume(const ForwardParams& p, const ForwardShared<C>& shared, int group) {
-  const int warp = threadIdx.x / kLanes % 4;
   Ring<C::kStages> k_ring, v_ring;
   int q_parity = 0;
-  if (C::kTurns && group == 1) named_arrive<2 * kGroupThreads>(kTurnBarrier);
+  if (C::kTurns && group == C::kGroups - 1) named_arrive<2 * kGroupThreads>(kTurnBarrier);
   for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
     QueryTile tile;
     if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
-    // The warp's first query, as the last key that it sees.
-    const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
-    const int first_row = group_row + warp * 16;
-    const int n_whole = min((group_row + 1) / C::kKeys, tile.n_key_tiles);  // tiles of keys that all 64 queries see
-    ForwardState<C> state;
+    const int n_group_tiles = key_tiles<C::kKeys>(p.sizes, tile.first + group * 64);
     barrier_wait(shared.q_full(), q_parity);
     q_parity ^= 1;
-    forward_first<C>(p, shared, group, k_ring, first_row, state);
-    int j = 1;
-    for (; j < n_whole; ++j) forward_step<C, false>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
-    for (; j < tile.n_key_tiles; ++j) {
-      forward_step<C, true>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
-    }
-    barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-    wgmma_fence();
-    product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin(state.o);
-    release(shared.v_empty(v_ring.stage));
-    v_ring.next();
-    forward_end<C>(p, shared, group, tile, state);
+    if (n_group_tiles > 0) forward_tile<C>(p, shared, group, tile, n_group_tiles, k_ring, v_ring);
+    forward_skip<C>(shared, group, tile.n_key_tiles - n_group_tiles, k_ring, v_ring);
+    if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
   }
 }
 

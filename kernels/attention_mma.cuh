@@ -28,13 +28,7 @@ __device__ __forceinline__ void copy_tile_async(std::uint32_t tile, const HeadRo
   }
 }
 
-/// Four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(std::uint32_t (&out)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address)
-               : "memory");
-}
+/// load_matrices, each matrix transposed.
 __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&out)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
