@@ -3,6 +3,7 @@
 // keys, then d_q by tiles of queries. The last two form the probabilities anew and need no sums across blocks.
 // Source: Dao 2023, arXiv:2307.08691, algorithm 2.
 #include "kernels/attention_mma.cuh"
+#include "kernels/attention_parts.h"
 #include "kernels/launch_kernel.cuh"
 #include "kernels/pack.cuh"
 
@@ -148,8 +149,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const float scale2 = p.args.shape.scale * kLog2E;
   const auto copy_keys = [&](int j) {
     const uint32_t stage = stages + j % 2 * C::kStageBytes;
-    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage, p.args.k, tile.batch, kv_head, j * C::kTile,
-                                                      sizes.n_keys);
+    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage, p.args.k, tile.batch, kv_head, j * C::kTile, sizes.n_keys);
     copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage + C::kTileBytes_, p.args.v, tile.batch, kv_head,
                                                       j * C::kTile, sizes.n_keys);
     copy_async_commit();
@@ -199,15 +199,14 @@ inline cudaError_t backward_delta(const AttentionPlainBackwardArgs& args, cudaSt
   const int64_t padded_queries = round_up(s.n_queries, kPaddedRows);
   const int64_t n_rows = s.batch * s.n_heads * padded_queries;
   auto* const lse2 = static_cast<float*>(args.scratch);
-  return launch(attention_delta_kernel<kHeadsFirst>, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0}, stream, args,
-                static_cast<int>(padded_queries), lse2, lse2 + n_rows);
+  return launch(attention_delta_kernel<kHeadsFirst>, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0},
+                stream, args, static_cast<int>(padded_queries), lse2, lse2 + n_rows);
 }
 
 template <class C>
 cudaError_t launch_mma(void (*kernel)(MmaBackwardParams), int64_t n_blocks, const AttentionPlainBackwardArgs& args,
                        cudaStream_t stream) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
   if (error != cudaSuccess) return error;
   return launch(kernel, {n_blocks, C::kThreads, C::kSharedBytes}, stream, mma_params(args));
 }
@@ -225,5 +224,26 @@ cudaError_t mma_backward_queries(const AttentionPlainBackwardArgs& args, cudaStr
                        args, stream);
 }
 
+template <class C>
+cudaError_t mma_backward(const AttentionPlainBackwardArgs& args, cudaStream_t stream) {
+  const cudaError_t error = mma_backward_keys<C>(args, stream);
+  return error != cudaSuccess ? error : mma_backward_queries<C>(args, stream);
+}
+
 }  // namespace
+
+cudaError_t launch_attention_delta(const AttentionBackwardArgs& args, cudaStream_t stream) {
+  return backward_delta<true>(args, stream);
+}
+
+cudaError_t launch_attention_mma_backward(const AttentionBackwardArgs& args, cudaStream_t stream) {
+  switch (args.shape.width) {
+    case 64: return mma_backward<MmaBackward<64, 4, 64>>(args, stream);
+    case 80: return mma_backward<MmaBackward<80, 4, 64>>(args, stream);
+    case 96: return mma_backward<MmaBackward<96, 4, 64>>(args, stream);
+    case 128: return mma_backward<MmaBackward<128, 4, 64>>(args, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
 }  // namespace ferry::kernels::attention

@@ -3,6 +3,7 @@
 // values copied while the tile before is in work.
 // Source: Dao 2023, arXiv:2307.08691, algorithm 1.
 #include "kernels/attention_mma.cuh"
+#include "kernels/attention_parts.h"
 #include "kernels/launch_kernel.cuh"
 
 namespace ferry::kernels::attention {
@@ -38,10 +39,10 @@ __global__ void __launch_bounds__(C::kThreads)
   const int first_row = tile.first + warp * 16 + sizes.n_keys - sizes.n_queries;
   const float scale2 = args.shape.scale * kLog2E;
   const auto copy_keys = [&](int j) {
-    copy_tile_async<C::kKeys, C::kWidth, C::kThreads>(k + j % 2 * C::kKBytes, args.k, tile.batch, kv_head,
-                                                      j * C::kKeys, sizes.n_keys);
-    copy_tile_async<C::kKeys, C::kWidth, C::kThreads>(v + j % 2 * C::kKBytes, args.v, tile.batch, kv_head,
-                                                      j * C::kKeys, sizes.n_keys);
+    copy_tile_async<C::kKeys, C::kWidth, C::kThreads>(k + j % 2 * C::kKBytes, args.k, tile.batch, kv_head, j * C::kKeys,
+                                                      sizes.n_keys);
+    copy_tile_async<C::kKeys, C::kWidth, C::kThreads>(v + j % 2 * C::kKBytes, args.v, tile.batch, kv_head, j * C::kKeys,
+                                                      sizes.n_keys);
     copy_async_commit();
   };
   copy_tile_async<C::kRows, C::kWidth, C::kThreads>(q, args.q, tile.batch, tile.head, tile.first, sizes.n_queries);
@@ -79,12 +80,22 @@ template <class C>
 cudaError_t mma_forward(const AttentionPlainForwardArgs& args, cudaStream_t stream) {
   const AttentionShape& s = args.shape;
   const auto kernel = attention_forward_kernel<C>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
   if (error != cudaSuccess) return error;
   const int64_t n_blocks = ceil_div(s.n_queries, C::kRows) * s.n_heads * s.batch;
   return launch(kernel, {n_blocks, C::kThreads, C::kSharedBytes}, stream, args, sizes_of(s));
 }
 
 }  // namespace
+
+cudaError_t launch_attention_mma_forward(const AttentionForwardArgs& args, cudaStream_t stream) {
+  switch (args.shape.width) {
+    case 64: return mma_forward<MmaForward<64, 4, 64>>(args, stream);
+    case 80: return mma_forward<MmaForward<80, 4, 64>>(args, stream);
+    case 96: return mma_forward<MmaForward<96, 4, 64>>(args, stream);
+    case 128: return mma_forward<MmaForward<128, 4, 64>>(args, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
 }  // namespace ferry::kernels::attention

@@ -136,18 +136,18 @@ __device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address, int l
 }
 
 // Operand lists: eight registers of d from place i on.
-#define FERRY_D8(i)                                                                                          \
+#define FERRY_D8(i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define FERRY_D32(i) FERRY_D8(i), FERRY_D8(i + 8), FERRY_D8(i + 16), FERRY_D8(i + 24)
-#define FERRY_NAMES_0_32 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define FERRY_NAMES_32_40 \
-  "%32,%33,%34,%35,%36,%37,%38,%39"
-#define FERRY_NAMES_32_48 \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define FERRY_NAMES_32_64 \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define FERRY_NAMES_0_32                                                                                               \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30," \
+  "%31"
+#define FERRY_NAMES_32_40 "%32,%33,%34,%35,%36,%37,%38,%39"
+#define FERRY_NAMES_32_48 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define FERRY_NAMES_32_64                                                                                             \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%" \
+  "60,%61,%62,%63"
 
 // kTransB: the reduction runs along the rows of b. accumulate: 0 starts from 0.
 template <int kTransB>
@@ -171,7 +171,8 @@ template <int kTransB>
 __device__ __forceinline__ void wgmma(float (&d)[40], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_40 "}, %40, %41, p, 1, 1, 0, %43;\n}"
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_40
+      "}, %40, %41, p, 1, 1, 0, %43;\n}"
       : FERRY_D32(0), FERRY_D8(32)
       : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
 }
@@ -188,7 +189,8 @@ template <int kTransB>
 __device__ __forceinline__ void wgmma(float (&d)[48], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_48 "}, %48, %49, p, 1, 1, 0, %51;\n}"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_48
+      "}, %48, %49, p, 1, 1, 0, %51;\n}"
       : FERRY_D32(0), FERRY_D8(32), FERRY_D8(40)
       : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
 }
@@ -205,7 +207,8 @@ template <int kTransB>
 __device__ __forceinline__ void wgmma(float (&d)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_64 "}, %64, %65, p, 1, 1, 0, %67;\n}"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FERRY_NAMES_0_32 "," FERRY_NAMES_32_64
+      "}, %64, %65, p, 1, 1, 0, %67;\n}"
       : FERRY_D32(0), FERRY_D32(32)
       : "l"(a), "l"(b), "r"(accumulate), "n"(kTransB));
 }
@@ -232,6 +235,7 @@ inline constexpr int kEightRowBytes = 8 * kBlockRowBytes;
 template <int kWidth, int kRowsA, int kRowsB, int kCount>
 __device__ __forceinline__ void product_rows(float (&s)[kCount], std::uint32_t a, std::uint32_t b) {
   static_assert(kCount == kRowsB / 2);
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     const int block = k / 4, inside = k % 4 * 32;
@@ -258,6 +262,7 @@ template <int kRowsB, int kCount, int kCountA>
 __device__ __forceinline__ void product_held_rows(float (&s)[kCount], const std::uint32_t (&a)[kCountA],
                                                   std::uint32_t b) {
   static_assert(kCount == kRowsB / 2);
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kCountA / 4; ++k) {
     wgmma<0>(s, a + 4 * k, descriptor(b + k / 4 * kRowsB * kBlockRowBytes + k % 4 * 32, 16, kEightRowBytes), k > 0);
@@ -269,6 +274,7 @@ template <int kRows, int kCountD, int kCountP>
 __device__ __forceinline__ void product_columns(float (&d)[kCountD], const std::uint32_t (&p)[kCountP],
                                                 std::uint32_t b) {
   static_assert(kCountP == kRows / 4);
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
     wgmma<1>(d, p + 4 * k, descriptor(b + k * 16 * kBlockRowBytes, kRows * kBlockRowBytes, kEightRowBytes), 1);

@@ -3,6 +3,7 @@
 // Source: Shah et al. 2024, arXiv:2407.08608, algorithms 1 and 2; Dao 2023, arXiv:2307.08691.
 #include "kernels/attention_hopper.cuh"
 #include "kernels/attention_hopper_maps.cuh"
+#include "kernels/attention_parts.h"
 #include "kernels/launch_kernel.cuh"
 
 namespace ferry::kernels::attention {
@@ -77,12 +78,10 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardSha
       const int stage = ring.stage;
       barrier_wait(shared.k_empty(stage), ring.parity ^ 1);
       barrier_expect(shared.k_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys,
-                                        tile.batch);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys, tile.batch);
       barrier_wait(shared.v_empty(stage), ring.parity ^ 1);
       barrier_expect(shared.v_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys,
-                                        tile.batch);
+      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys, tile.batch);
     }
   }
 }
@@ -96,7 +95,7 @@ struct ForwardState {
   Softmax softmax;
 };
 
-constexpr int kTurnBarrier = 1;   // + warpgroup
+constexpr int kTurnBarrier = 1;                  // + warpgroup
 constexpr int kStoreBarrier = kTurnBarrier + 3;  // + warpgroup
 
 template <class C>
@@ -126,7 +125,6 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Forwa
   float s[C::kKeys / 2];
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
-  wgmma_fence();
   multiply_queries<C>(s, shared, group, k_ring.stage, state);
   wgmma_commit();
   barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
@@ -159,7 +157,6 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Forw
   float s[C::kKeys / 2];
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
-  wgmma_fence();
   multiply_queries<C>(s, shared, group, k_ring.stage, state);
   wgmma_commit();
   give_turn<C>(group);
@@ -222,7 +219,7 @@ __device__ __forceinline__ void forward_tile(const ForwardParams& p, const Forwa
                                              const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& k_ring,
                                              Ring<C::kStages>& v_ring) {
   const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
-  const int first_row = group_row + threadIdx.x / kLanes % 4 * 16;  // the last key that the warp's first query sees
+  const int first_row = group_row + threadIdx.x / kLanes % 4 * 16;     // the last key that the warp's first query sees
   const int n_whole = min((group_row + 1) / C::kKeys, n_group_tiles);  // tiles of keys that all 64 queries see
   ForwardState<C> state;
   if constexpr (C::kHeld) load_rows<C::kRows>(state.q, shared.q() + group * 64 * kBlockRowBytes);
@@ -233,7 +230,6 @@ __device__ __forceinline__ void forward_tile(const ForwardParams& p, const Forwa
     forward_step<C, true>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
   }
   barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-  wgmma_fence();
   product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
   wgmma_commit();
   wgmma_wait<0>();
@@ -311,11 +307,21 @@ cudaError_t hopper_forward(const AttentionPlainForwardArgs& args, cudaStream_t s
   const int64_t n_tiles = ceil_div(s.n_queries, C::kRows) * s.n_heads * s.batch;
   const int64_t n_blocks = n_tiles < n_multiprocessors() ? n_tiles : n_multiprocessors();
   const auto kernel = attention_hopper_forward_kernel<C>;
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
+  const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
   if (set != cudaSuccess) return set;
   return launch(kernel, {n_blocks, C::kThreads, static_cast<std::size_t>(C::kSharedBytes)}, stream, p);
 }
 
 }  // namespace
+
+cudaError_t launch_attention_hopper_forward(const AttentionForwardArgs& args, cudaStream_t stream) {
+  switch (args.shape.width) {
+    case 64: return hopper_forward<Forward<64, 3, 128, 2, false>>(args, stream);
+    case 80: return hopper_forward<Forward<80, 2, 128, 2, true>>(args, stream);
+    case 96: return hopper_forward<Forward<96, 2, 128, 2, true>>(args, stream);
+    case 128: return hopper_forward<Forward<128, 2, 128, 2, true>>(args, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
 }  // namespace ferry::kernels::attention

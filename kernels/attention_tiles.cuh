@@ -2,8 +2,8 @@
 // What the fused attention kernels share: tiles in shared memory, fragments in registers, masks, softmax.
 // Source: Dao 2023, arXiv:2307.08691; Milakov & Gimelshein 2018, arXiv:1805.02867.
 //
-// A tile is rows of bf16 in blocks of 64 columns: block c / 64 holds rows of 128 bytes, in which the 16-byte chunk c / 8
-// lies at place (c / 8) ^ (row % 8). Rows and columns of eight chunks then meet all banks. The tensor copy engine and
+// A tile is rows of bf16 in blocks of 64 columns: block c / 64 holds rows of 128 bytes, in which the 16-byte chunk c /
+// 8 lies at place (c / 8) ^ (row % 8). Rows and columns of eight chunks then meet all banks. The tensor copy engine and
 // wgmma call this the 128-byte swizzle.
 //
 // A warp's fragment of 16 rows x 8 * n columns: x[4 * n + e] lies in row lane / 4 + e / 2 * 8 and column
@@ -33,7 +33,7 @@ inline constexpr int kBlocks = (kWidth + kBlockColumns - 1) / kBlockColumns;
 
 /// Bytes of a tile.
 template <int kRows, int kWidth>
-inline constexpr int kTileBytes = kBlocks<kWidth> * kRows * kBlockRowBytes;
+inline constexpr int kTileBytes = kBlocks<kWidth>* kRows* kBlockRowBytes;
 
 /// Byte offset of the chunk that holds column `column` (a multiple of 8).
 template <int kRows>
