@@ -319,4 +319,27 @@ __device__ __forceinline__ void release(uint32_t barrier) {
   if (threadIdx.x % kLanes == 0) barrier_arrive(barrier);
 }
 
+// Blocks.
+
+/// A producing warpgroup, and kGroups consuming ones of 64 rows each. Registers: 128 threads share what 65536 / block
+/// threads leave each, the producer gives its own away.
+template <int kGroups>
+struct Groups {
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kThreads = kGroupThreads * (kGroups + 1);
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+};
+
+/// The thread's warpgroup, known to be the same in a warp; 0 produces.
+__device__ __forceinline__ int warpgroup_index() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
+
+/// Swizzled tiles begin on multiples of 1024 bytes; the launch asks for as many bytes more.
+inline constexpr int kSharedAlignment = 1024;
+__device__ __forceinline__ std::uint32_t align_shared(const void* memory) {
+  return (shared_address(memory) + kSharedAlignment - 1) & ~(kSharedAlignment - 1U);
+}
+
 }  // namespace ferry::kernels::attention

@@ -11,14 +11,6 @@
 
 namespace ferry::kernels::attention {
 
-template <int kGroups>
-struct Groups {
-  static constexpr int kRows = 64 * kGroups;
-  static constexpr int kThreads = kGroupThreads * (kGroups + 1);
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
-};
-
 struct BackwardParams {
   CUtensorMap q;
   CUtensorMap k;

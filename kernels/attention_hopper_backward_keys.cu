@@ -28,7 +28,7 @@ struct BackwardKeys : Groups<kGroups_> {
   static constexpr int kLsePlace = kDOPlace + kStages * kQBytes;
   static constexpr int kDeltaPlace = kLsePlace + kStages * kRowBytes;
   static constexpr int kBarrierPlace = kDeltaPlace + kStages * kRowBytes;
-  static constexpr int kSharedBytes = kBarrierPlace + 8 * (1 + 4 * kStages) + 1024;
+  static constexpr int kSharedBytes = kBarrierPlace + 8 * (1 + 4 * kStages) + kSharedAlignment;
 };
 
 template <class C>
@@ -47,6 +47,19 @@ struct KeysShared {
   __device__ uint32_t d_o_full(int stage) const { return barrier(1 + 2 * C::kStages + stage); }
   __device__ uint32_t d_o_empty(int stage) const { return barrier(1 + 3 * C::kStages + stage); }
 };
+
+/// One thread, before anyone waits.
+template <class C>
+__device__ __forceinline__ void init_barriers(const KeysShared<C>& shared) {
+  barrier_init(shared.kv_full(), 1);
+  for (int stage = 0; stage < C::kStages; ++stage) {
+    barrier_init(shared.q_full(stage), 1);
+    barrier_init(shared.d_o_full(stage), 1);
+    barrier_init(shared.q_empty(stage), 4 * C::kGroups);
+    barrier_init(shared.d_o_empty(stage), 4 * C::kGroups);
+  }
+  barrier_init_fence();
+}
 
 /// What a block works on: keys of one head of one sequence. The first keys are seen by most queries and come first.
 struct KeyTile {
@@ -190,19 +203,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     attention_hopper_backward_keys_kernel(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  const KeysShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
-  if (threadIdx.x == 0) {
-    barrier_init(shared.kv_full(), 1);
-    for (int stage = 0; stage < C::kStages; ++stage) {
-      barrier_init(shared.q_full(stage), 1);
-      barrier_init(shared.d_o_full(stage), 1);
-      barrier_init(shared.q_empty(stage), 4 * C::kGroups);
-      barrier_init(shared.d_o_empty(stage), 4 * C::kGroups);
-    }
-    barrier_init_fence();
-  }
+  const KeysShared<C> shared{align_shared(memory)};
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  const int group = warpgroup_index();
   if (group == 0) {
     keep_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) produce_queries<C>(p, shared);

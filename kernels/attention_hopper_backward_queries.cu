@@ -3,6 +3,7 @@
 // values, as the forward pass does. Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024,
 // arXiv:2407.08608, section 3.
 #include "kernels/attention_hopper_backward.cuh"
+#include "kernels/attention_hopper_stream.cuh"
 #include "kernels/attention_parts.h"
 
 namespace ferry::kernels::attention {
@@ -11,64 +12,10 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-// Policy.
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_, int kHeld_ = 0>
-struct BackwardQueries : Groups<kGroups_> {
+template <int kWidth, int kGroups, int kKeys, int kStages, int kHeld_ = 0>
+struct BackwardQueries : KeyStream<kWidth, kGroups, kKeys, kStages, 2> {
   static constexpr int kHeld = kHeld_;  // in registers: 0 nothing, 1 the queries, 2 d_o too
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kGroups = kGroups_;
-  static constexpr int kKeys = kKeys_;
-  static constexpr int kStages = kStages_;
-
-  static constexpr int kQBytes = kTileBytes<64 * kGroups, kWidth>;
-  static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
-  static constexpr int kKPlace = 2 * kQBytes;
-  static constexpr int kVPlace = kKPlace + kStages * kKBytes;
-  static constexpr int kBarrierPlace = kVPlace + kStages * kKBytes;
-  static constexpr int kSharedBytes = kBarrierPlace + 8 * (2 + 4 * kStages) + 1024;
 };
-
-template <class C>
-struct QueriesShared {
-  uint32_t base;
-  __device__ uint32_t q() const { return base; }
-  __device__ uint32_t d_o() const { return base + C::kQBytes; }
-  __device__ uint32_t k(int stage) const { return base + C::kKPlace + stage * C::kKBytes; }
-  __device__ uint32_t v(int stage) const { return base + C::kVPlace + stage * C::kKBytes; }
-  __device__ uint32_t barrier(int index) const { return base + C::kBarrierPlace + 8 * index; }
-  __device__ uint32_t q_full() const { return barrier(0); }
-  __device__ uint32_t q_empty() const { return barrier(1); }
-  __device__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
-  __device__ uint32_t k_empty(int stage) const { return barrier(2 + C::kStages + stage); }
-  __device__ uint32_t v_full(int stage) const { return barrier(2 + 2 * C::kStages + stage); }
-  __device__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * C::kStages + stage); }
-};
-
-/// One thread.
-template <class C>
-__device__ __forceinline__ void produce_keys(const BackwardParams& p, const QueriesShared<C>& shared) {
-  Ring<C::kStages> ring;
-  int q_parity = 1;
-  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
-    QueryTile tile;
-    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
-    const int kv_head = tile.head / (p.sizes.n_heads / p.sizes.n_kv_heads);
-    barrier_wait(shared.q_empty(), q_parity);
-    q_parity ^= 1;
-    barrier_expect(shared.q_full(), 2 * C::kQBytes);
-    copy_tile_in<C::kRows, C::kWidth>(shared.q(), &p.q, shared.q_full(), tile.head, tile.first, tile.batch);
-    copy_tile_in<C::kRows, C::kWidth>(shared.d_o(), &p.d_o, shared.q_full(), tile.head, tile.first, tile.batch);
-    for (int j = 0; j < tile.n_key_tiles; ++j, ring.next()) {
-      const int stage = ring.stage;
-      barrier_wait(shared.k_empty(stage), ring.parity ^ 1);
-      barrier_expect(shared.k_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys, tile.batch);
-      barrier_wait(shared.v_empty(stage), ring.parity ^ 1);
-      barrier_expect(shared.v_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys, tile.batch);
-    }
-  }
-}
 
 /// A consuming warpgroup's 64 queries of one tile.
 template <class C>
@@ -83,7 +30,7 @@ struct QueriesState {
 };
 
 template <class C, bool kMasked>
-__device__ __forceinline__ void queries_step(const BackwardParams& p, const QueriesShared<C>& shared, int group,
+__device__ __forceinline__ void queries_step(const BackwardParams& p, const StreamShared<C>& shared, int group,
                                              Ring<C::kStages>& ring, int first_row, int first_key,
                                              QueriesState<C>& state) {
   const int stage = ring.stage;
@@ -138,7 +85,7 @@ __device__ __forceinline__ void queries_begin(const BackwardParams& p, const Que
 }
 
 template <class C>
-__device__ __forceinline__ void queries_tile(const BackwardParams& p, const QueriesShared<C>& shared, int group,
+__device__ __forceinline__ void queries_tile(const BackwardParams& p, const StreamShared<C>& shared, int group,
                                              const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& ring) {
   const int warp = threadIdx.x / kLanes % 4, lane = threadIdx.x % kLanes;
   const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
@@ -162,7 +109,7 @@ __device__ __forceinline__ void queries_tile(const BackwardParams& p, const Quer
 }
 
 template <class C>
-__device__ __forceinline__ void consume_keys(const BackwardParams& p, const QueriesShared<C>& shared, int group) {
+__device__ __forceinline__ void consume_keys(const BackwardParams& p, const StreamShared<C>& shared, int group) {
   Ring<C::kStages> ring;
   int q_parity = 0;
   for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
@@ -172,11 +119,9 @@ __device__ __forceinline__ void consume_keys(const BackwardParams& p, const Quer
     barrier_wait(shared.q_full(), q_parity);
     q_parity ^= 1;
     if (n_group_tiles > 0) queries_tile<C>(p, shared, group, tile, n_group_tiles, ring);
-    for (int j = n_group_tiles; j < tile.n_key_tiles; ++j, ring.next()) {
-      barrier_wait(shared.k_full(ring.stage), ring.parity);
-      release(shared.k_empty(ring.stage));
-      barrier_wait(shared.v_full(ring.stage), ring.parity);
-      release(shared.v_empty(ring.stage));
+    for (int j = n_group_tiles; j < tile.n_key_tiles; ++j) {
+      Ring<C::kStages> v_ring = ring;
+      skip_keys<C>(shared, ring, v_ring);
     }
     if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
   }
@@ -188,20 +133,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     attention_hopper_backward_queries_kernel(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  const QueriesShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
-  if (threadIdx.x == 0) {
-    barrier_init(shared.q_full(), 1);
-    barrier_init(shared.q_empty(), C::kGroups);
-    for (int stage = 0; stage < C::kStages; ++stage) {
-      barrier_init(shared.k_full(stage), 1);
-      barrier_init(shared.v_full(stage), 1);
-      barrier_init(shared.k_empty(stage), 4 * C::kGroups);
-      barrier_init(shared.v_empty(stage), 4 * C::kGroups);
-    }
-    barrier_init_fence();
-  }
+  const StreamShared<C> shared{align_shared(memory)};
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  const int group = warpgroup_index();
   if (group == 0) {
     keep_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) produce_keys<C>(p, shared);

@@ -3,6 +3,7 @@
 // Source: Shah et al. 2024, arXiv:2407.08608, algorithms 1 and 2; Dao 2023, arXiv:2307.08691.
 #include "kernels/attention_hopper.cuh"
 #include "kernels/attention_hopper_maps.cuh"
+#include "kernels/attention_hopper_stream.cuh"
 #include "kernels/attention_parts.h"
 #include "kernels/launch_kernel.cuh"
 
@@ -12,27 +13,10 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-// Policy. A block owns 64 queries per consuming warpgroup and streams tiles of keys and values. It stays on its
-// multiprocessor and takes tile after tile, the longest first.
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, bool kHeld_ = false>
-struct Forward {
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kGroups = kGroups_;  // consuming warpgroups
-  static constexpr int kRows = 64 * kGroups;
-  static constexpr int kKeys = kKeys_;
-  static constexpr int kStages = kStages_;
+template <int kWidth, int kGroups, int kKeys, int kStages, bool kTurns_, bool kHeld_ = false>
+struct Forward : KeyStream<kWidth, kGroups, kKeys, kStages, 1> {
   static constexpr bool kTurns = kTurns_;  // warpgroups take turns: one multiplies while the others exponentiate
   static constexpr bool kHeld = kHeld_;    // queries stay in registers
-  static constexpr int kThreads = kGroupThreads * (kGroups + 1);
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
-
-  static constexpr int kQBytes = kTileBytes<kRows, kWidth>;
-  static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
-  static constexpr int kKPlace = kQBytes;
-  static constexpr int kVPlace = kKPlace + kStages * kKBytes;
-  static constexpr int kBarrierPlace = kVPlace + kStages * kKBytes;
-  static constexpr int kSharedBytes = kBarrierPlace + 8 * (2 + 4 * kStages) + 1024;
 };
 
 struct ForwardParams {
@@ -44,47 +28,6 @@ struct ForwardParams {
   Sizes sizes;
   float scale2;  // scale * log2(e)
 };
-
-/// Places of the barriers in shared memory.
-template <class C>
-struct ForwardShared {
-  uint32_t base;
-  __device__ uint32_t q() const { return base; }
-  __device__ uint32_t k(int stage) const { return base + C::kKPlace + stage * C::kKBytes; }
-  __device__ uint32_t v(int stage) const { return base + C::kVPlace + stage * C::kKBytes; }
-  __device__ uint32_t barrier(int index) const { return base + C::kBarrierPlace + 8 * index; }
-  __device__ uint32_t q_full() const { return barrier(0); }
-  __device__ uint32_t q_empty() const { return barrier(1); }
-  __device__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
-  __device__ uint32_t k_empty(int stage) const { return barrier(2 + C::kStages + stage); }
-  __device__ uint32_t v_full(int stage) const { return barrier(2 + 2 * C::kStages + stage); }
-  __device__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * C::kStages + stage); }
-};
-
-/// One thread.
-template <class C>
-__device__ __forceinline__ void produce(const ForwardParams& p, const ForwardShared<C>& shared) {
-  Ring<C::kStages> ring;
-  int q_parity = 1;
-  for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
-    QueryTile tile;
-    if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
-    const int kv_head = tile.head / (p.sizes.n_heads / p.sizes.n_kv_heads);
-    barrier_wait(shared.q_empty(), q_parity);
-    q_parity ^= 1;
-    barrier_expect(shared.q_full(), C::kQBytes);
-    copy_tile_in<C::kRows, C::kWidth>(shared.q(), &p.q, shared.q_full(), tile.head, tile.first, tile.batch);
-    for (int j = 0; j < tile.n_key_tiles; ++j, ring.next()) {
-      const int stage = ring.stage;
-      barrier_wait(shared.k_empty(stage), ring.parity ^ 1);
-      barrier_expect(shared.k_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.k(stage), &p.k, shared.k_full(stage), kv_head, j * C::kKeys, tile.batch);
-      barrier_wait(shared.v_empty(stage), ring.parity ^ 1);
-      barrier_expect(shared.v_full(stage), C::kKBytes);
-      copy_tile_in<C::kKeys, C::kWidth>(shared.v(stage), &p.v, shared.v_full(stage), kv_head, j * C::kKeys, tile.batch);
-    }
-  }
-}
 
 /// A consuming warpgroup's 64 queries of one tile.
 template <class C>
@@ -108,7 +51,7 @@ __device__ __forceinline__ void give_turn(int group) {
 }
 
 template <class C>
-__device__ __forceinline__ void multiply_queries(float (&s)[C::kKeys / 2], const ForwardShared<C>& shared, int group,
+__device__ __forceinline__ void multiply_queries(float (&s)[C::kKeys / 2], const StreamShared<C>& shared, int group,
                                                  int stage, const ForwardState<C>& state) {
   if constexpr (C::kHeld) {
     product_held_rows<C::kKeys>(s, state.q, shared.k(stage));
@@ -119,7 +62,7 @@ __device__ __forceinline__ void multiply_queries(float (&s)[C::kKeys / 2], const
 
 /// Scores of the next tile of keys while the last tile's values are added; then the softmax of the scores.
 template <class C, bool kMasked>
-__device__ __forceinline__ void forward_step(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+__device__ __forceinline__ void forward_step(const ForwardParams& p, const StreamShared<C>& shared, int group,
                                              Ring<C::kStages>& k_ring, Ring<C::kStages>& v_ring, int first_row,
                                              int first_key, ForwardState<C>& state) {
   float s[C::kKeys / 2];
@@ -152,7 +95,7 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Forwa
 
 /// The first tile of keys: nothing to add yet.
 template <class C>
-__device__ __forceinline__ void forward_first(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+__device__ __forceinline__ void forward_first(const ForwardParams& p, const StreamShared<C>& shared, int group,
                                               Ring<C::kStages>& k_ring, int first_row, ForwardState<C>& state) {
   float s[C::kKeys / 2];
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
@@ -176,7 +119,7 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Forw
 
 /// Normalizes, and writes o through the warpgroup's own rows of the query tile.
 template <class C>
-__device__ __forceinline__ void forward_end(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+__device__ __forceinline__ void forward_end(const ForwardParams& p, const StreamShared<C>& shared, int group,
                                             const QueryTile& tile, ForwardState<C>& state) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes % 4;
   float inverse[2], lse[2];
@@ -200,22 +143,8 @@ __device__ __forceinline__ void forward_end(const ForwardParams& p, const Forwar
   }
 }
 
-/// Tiles of keys that none of the warpgroup's queries sees.
 template <class C>
-__device__ __forceinline__ void forward_skip(const ForwardShared<C>& shared, int group, int n_tiles,
-                                             Ring<C::kStages>& k_ring, Ring<C::kStages>& v_ring) {
-  for (int i = 0; i < n_tiles; ++i, k_ring.next(), v_ring.next()) {
-    take_turn<C>(group);
-    give_turn<C>(group);
-    barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
-    release(shared.k_empty(k_ring.stage));
-    barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-    release(shared.v_empty(v_ring.stage));
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void forward_tile(const ForwardParams& p, const ForwardShared<C>& shared, int group,
+__device__ __forceinline__ void forward_tile(const ForwardParams& p, const StreamShared<C>& shared, int group,
                                              const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& k_ring,
                                              Ring<C::kStages>& v_ring) {
   const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
@@ -240,7 +169,7 @@ __device__ __forceinline__ void forward_tile(const ForwardParams& p, const Forwa
 }
 
 template <class C>
-__device__ __forceinline__ void consume(const ForwardParams& p, const ForwardShared<C>& shared, int group) {
+__device__ __forceinline__ void consume(const ForwardParams& p, const StreamShared<C>& shared, int group) {
   Ring<C::kStages> k_ring, v_ring;
   int q_parity = 0;
   if (C::kTurns && group == C::kGroups - 1) named_arrive<2 * kGroupThreads>(kTurnBarrier);
@@ -251,7 +180,11 @@ __device__ __forceinline__ void consume(const ForwardParams& p, const ForwardSha
     barrier_wait(shared.q_full(), q_parity);
     q_parity ^= 1;
     if (n_group_tiles > 0) forward_tile<C>(p, shared, group, tile, n_group_tiles, k_ring, v_ring);
-    forward_skip<C>(shared, group, tile.n_key_tiles - n_group_tiles, k_ring, v_ring);
+    for (int j = n_group_tiles; j < tile.n_key_tiles; ++j) {
+      take_turn<C>(group);
+      give_turn<C>(group);
+      skip_keys<C>(shared, k_ring, v_ring);
+    }
     if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
   }
 }
@@ -264,23 +197,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     attention_hopper_forward_kernel(const __grid_constant__ ForwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  const ForwardShared<C> shared{(shared_address(memory) + 1023U) & ~1023U};
-  if (threadIdx.x == 0) {
-    barrier_init(shared.q_full(), 1);
-    barrier_init(shared.q_empty(), C::kGroups);
-    for (int stage = 0; stage < C::kStages; ++stage) {
-      barrier_init(shared.k_full(stage), 1);
-      barrier_init(shared.v_full(stage), 1);
-      barrier_init(shared.k_empty(stage), 4 * C::kGroups);
-      barrier_init(shared.v_empty(stage), 4 * C::kGroups);
-    }
-    barrier_init_fence();
-  }
+  const StreamShared<C> shared{align_shared(memory)};
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  const int group = warpgroup_index();
   if (group == 0) {
     keep_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<C>(p, shared);
+    if (threadIdx.x == 0) produce_keys<C>(p, shared);
   } else {
     take_registers<C::kConsumerRegisters>();
     consume<C>(p, shared, group - 1);
