@@ -79,9 +79,10 @@ __device__ __forceinline__ void copy_floats_in(std::uint32_t to, const float* fr
                : "r"(to), "l"(from), "r"(n_bytes), "r"(barrier)
                : "memory");
 }
-/// Commits the thread's copies out and waits until their shared memory may be written again.
+__device__ __forceinline__ void copy_out_commit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+/// Waits until the shared memory of the thread's committed copies may be written again.
 __device__ __forceinline__ void copy_out_wait_read() {
-  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" : : : "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" : : : "memory");
 }
 /// Makes the thread's writes to shared memory visible to wgmma and the copy engine.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
@@ -317,6 +318,25 @@ struct Ring {
 /// One lane of each warp says that the warp has read a stage.
 __device__ __forceinline__ void release(uint32_t barrier) {
   if (threadIdx.x % kLanes == 0) barrier_arrive(barrier);
+}
+
+/// Hardware barriers of single warpgroups: this + warpgroup.
+inline constexpr int kStoreBarrier = 1;
+
+/// A warpgroup's rows go out through its rows of a tile that none but the warpgroup reads: starts the copy, of which
+/// thread 0 of the warpgroup knows the end.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void store_group(std::uint32_t tile, const CUtensorMap* map, int group, int head, int row,
+                                            int batch, const float (&x)[kWidth / 2]) {
+  named_sync<kGroupThreads>(kStoreBarrier + group);  // all four warps have read
+  store_fragment<kRows>(tile, group * 64, x);
+  fence_async_proxy();
+  named_sync<kGroupThreads>(kStoreBarrier + group);
+  if (threadIdx.x % kGroupThreads != 0) return;
+  for (int block = 0; block < kBlocks<kWidth>; ++block) {
+    copy_out(map, tile + (block * kRows + group * 64) * kBlockRowBytes, block * kBlockColumns, head, row, batch);
+  }
+  copy_out_commit();
 }
 
 // Blocks.

@@ -27,22 +27,6 @@ struct BackwardParams {
   float scale2;  // scale * log2(e)
 };
 
-inline constexpr int kStoreBarrier = 1;  // + warpgroup
-
-/// Writes a warpgroup's rows through its rows of a tile that no one reads any more.
-template <int kRows, int kWidth>
-__device__ __forceinline__ void store_group(std::uint32_t tile, const CUtensorMap* map, int group, int head, int row,
-                                            int batch, const float (&x)[kWidth / 2]) {
-  store_fragment<kRows>(tile, group * 64, x);
-  fence_async_proxy();
-  named_sync<kGroupThreads>(kStoreBarrier + group);
-  if (threadIdx.x % kGroupThreads != 0) return;
-  for (int block = 0; block < kBlocks<kWidth>; ++block) {
-    copy_out(map, tile + (block * kRows + group * 64) * kBlockRowBytes, block * kBlockColumns, head, row, batch);
-  }
-  copy_out_wait_read();
-}
-
 // Launches.
 
 inline BackwardParams backward_params(const AttentionPlainBackwardArgs& args) {

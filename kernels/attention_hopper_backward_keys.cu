@@ -192,9 +192,9 @@ __device__ __forceinline__ void consume_queries(const BackwardParams& p, const K
   pin(state.d_v);
   const float scale[2] = {p.scale, p.scale};
   scale_rows(state.d_k, scale);
-  named_sync<kGroupThreads>(kStoreBarrier + group);
   store_group<C::kKeys, C::kWidth>(shared.k(), &p.d_k, group, tile.head, group_key, tile.batch, state.d_k);
   store_group<C::kKeys, C::kWidth>(shared.v(), &p.d_v, group, tile.head, group_key, tile.batch, state.d_v);
+  if (threadIdx.x % kGroupThreads == 0) copy_out_wait_read();
 }
 
 /// Grid: one block per C::kKeys keys, key/value head and sequence.

@@ -12,14 +12,15 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-template <int kWidth, int kGroups, int kKeys, int kStages, int kHeld_ = 0>
-struct BackwardQueries : KeyStream<kWidth, kGroups, kKeys, kStages, 2> {
+template <int kWidth, int kGroups, int kKeys, int kStages, int kHeld_, int kOwnStages = 2>
+struct BackwardQueries : KeyStream<kWidth, kGroups, kKeys, kStages, 2, kOwnStages> {
   static constexpr int kHeld = kHeld_;  // in registers: 0 nothing, 1 the queries, 2 d_o too
 };
 
 /// A consuming warpgroup's 64 queries of one tile.
 template <class C>
 struct QueriesState {
+  uint32_t q_rows;  // address of the warpgroup's queries; d_o follows by kQBytes
   float d_q[C::kWidth / 2];
   uint32_t q[C::kHeld > 0 ? C::kWidth / 4 : 1];
   uint32_t d_o[C::kHeld > 1 ? C::kWidth / 4 : 1];
@@ -30,30 +31,33 @@ struct QueriesState {
 };
 
 template <class C, bool kMasked>
-__device__ __forceinline__ void queries_step(const BackwardParams& p, const StreamShared<C>& shared, int group,
+__device__ __forceinline__ void queries_step(const BackwardParams& p, const StreamShared<C>& shared, OwnTiles<C>& own,
                                              Ring<C::kStages>& ring, int first_row, int first_key,
                                              QueriesState<C>& state) {
   const int stage = ring.stage;
-  const uint32_t own_rows = group * 64 * kBlockRowBytes;
   float s[C::kKeys / 2], d_p[C::kKeys / 2];
   barrier_wait(shared.k_full(stage), ring.parity);
   if constexpr (C::kHeld > 0) {
     product_held_rows<C::kKeys>(s, state.q, shared.k(stage));
   } else {
-    product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + own_rows, shared.k(stage));
+    product_rows<C::kWidth, C::kRows, C::kKeys>(s, state.q_rows, shared.k(stage));
   }
   wgmma_commit();
   barrier_wait(shared.v_full(stage), ring.parity);
   if constexpr (C::kHeld > 1) {
     product_held_rows<C::kKeys>(d_p, state.d_o, shared.v(stage));
   } else {
-    product_rows<C::kWidth, C::kRows, C::kKeys>(d_p, shared.d_o() + own_rows, shared.v(stage));
+    product_rows<C::kWidth, C::kRows, C::kKeys>(d_p, state.q_rows + C::kQBytes, shared.v(stage));
   }
   wgmma_commit();
   wgmma_wait<1>();
   pin(s);
   pin(state.d_scores);
-  if (state.held_stage >= 0) release(shared.k_empty(state.held_stage));
+  if (state.held_stage >= 0) {
+    release(shared.k_empty(state.held_stage));
+  } else {
+    release_own(shared, own);
+  }
   if constexpr (kMasked) mask_keys(s, first_row, first_key);
   rows_to_probabilities(s, p.scale2, state.lse2);
   pin(s);
@@ -86,45 +90,47 @@ __device__ __forceinline__ void queries_begin(const BackwardParams& p, const Que
 
 template <class C>
 __device__ __forceinline__ void queries_tile(const BackwardParams& p, const StreamShared<C>& shared, int group,
-                                             const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& ring) {
+                                             const QueryTile& tile, int n_group_tiles, OwnTiles<C>& own,
+                                             Ring<C::kStages>& ring) {
   const int warp = threadIdx.x / kLanes % 4, lane = threadIdx.x % kLanes;
-  const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
+  const int first = tile.first + group * 64, group_row = first + p.sizes.n_keys - p.sizes.n_queries;
   const int first_row = group_row + warp * 16;                         // the last key that the warp's first query sees
   const int n_whole = min((group_row + 1) / C::kKeys, n_group_tiles);  // tiles of keys that all 64 queries see
+  const uint32_t q = shared.q(own.ring.stage);
   QueriesState<C> state;
-  queries_begin<C>(p, tile, tile.first + group * 64 + warp * 16 + lane / 4, state);
-  if constexpr (C::kHeld > 0) load_rows<C::kRows>(state.q, shared.q() + group * 64 * kBlockRowBytes);
-  if constexpr (C::kHeld > 1) load_rows<C::kRows>(state.d_o, shared.d_o() + group * 64 * kBlockRowBytes);
+  queries_begin<C>(p, tile, first + warp * 16 + lane / 4, state);
+  state.q_rows = q + group * 64 * kBlockRowBytes;
+  if constexpr (C::kHeld > 0) load_rows<C::kRows>(state.q, state.q_rows);
+  if constexpr (C::kHeld > 1) load_rows<C::kRows>(state.d_o, state.q_rows + C::kQBytes);
   int j = 0;
-  for (; j < n_whole; ++j) queries_step<C, false>(p, shared, group, ring, first_row, j * C::kKeys, state);
-  for (; j < n_group_tiles; ++j) queries_step<C, true>(p, shared, group, ring, first_row, j * C::kKeys, state);
+  for (; j < n_whole; ++j) queries_step<C, false>(p, shared, own, ring, first_row, j * C::kKeys, state);
+  for (; j < n_group_tiles; ++j) queries_step<C, true>(p, shared, own, ring, first_row, j * C::kKeys, state);
   wgmma_wait<0>();
   pin(state.d_q);
   release(shared.k_empty(state.held_stage));
   const float scale[2] = {p.scale, p.scale};
   scale_rows(state.d_q, scale);
-  named_sync<kGroupThreads>(kStoreBarrier + group);
-  store_group<C::kRows, C::kWidth>(shared.q(), &p.d_q, group, tile.head, tile.first + group * 64, tile.batch,
-                                   state.d_q);
+  store_group<C::kRows, C::kWidth>(q, &p.d_q, group, tile.head, first, tile.batch, state.d_q);
 }
 
 template <class C>
 __device__ __forceinline__ void consume_keys(const BackwardParams& p, const StreamShared<C>& shared, int group) {
   Ring<C::kStages> ring;
-  int q_parity = 0;
+  OwnTiles<C> own;
   for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
     QueryTile tile;
     if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
     const int n_group_tiles = key_tiles<C::kKeys>(p.sizes, tile.first + group * 64);
-    barrier_wait(shared.q_full(), q_parity);
-    q_parity ^= 1;
-    if (n_group_tiles > 0) queries_tile<C>(p, shared, group, tile, n_group_tiles, ring);
+    barrier_wait(shared.q_full(own.ring.stage), own.ring.parity);
+    if (n_group_tiles > 0) queries_tile<C>(p, shared, group, tile, n_group_tiles, own, ring);
+    release_own(shared, own);
     for (int j = n_group_tiles; j < tile.n_key_tiles; ++j) {
       Ring<C::kStages> v_ring = ring;
       skip_keys<C>(shared, ring, v_ring);
     }
-    if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
+    end_own(shared, own);
   }
+  release_own(shared, own);
 }
 
 /// Grid: as many blocks as multiprocessors, or as tiles where these are fewer.
@@ -169,10 +175,10 @@ cudaError_t hopper_backward_queries(const AttentionPlainBackwardArgs& args, cuda
 
 cudaError_t backward_queries(const AttentionBackwardArgs& args, cudaStream_t stream) {
   switch (args.shape.width) {
-    case 64: return hopper_backward_queries<BackwardQueries<64, 3, 64, 4>>(args, stream);
-    case 80: return hopper_backward_queries<BackwardQueries<80, 2, 64, 3>>(args, stream);
-    case 96: return hopper_backward_queries<BackwardQueries<96, 2, 64, 3>>(args, stream);
-    case 128: return hopper_backward_queries<BackwardQueries<128, 2, 64, 3>>(args, stream);
+    case 64: return hopper_backward_queries<BackwardQueries<64, 3, 64, 4, 1>>(args, stream);
+    case 80: return hopper_backward_queries<BackwardQueries<80, 2, 64, 3, 2>>(args, stream);
+    case 96: return hopper_backward_queries<BackwardQueries<96, 2, 64, 3, 2>>(args, stream);
+    case 128: return hopper_backward_queries<BackwardQueries<128, 2, 64, 3, 2>>(args, stream);
     default: return cudaErrorInvalidValue;
   }
 }

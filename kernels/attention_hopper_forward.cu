@@ -13,10 +13,9 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-template <int kWidth, int kGroups, int kKeys, int kStages, bool kTurns_, bool kHeld_ = false>
-struct Forward : KeyStream<kWidth, kGroups, kKeys, kStages, 1> {
+template <int kWidth, int kGroups, int kKeys, int kStages, bool kTurns_, int kOwnStages = 2>
+struct Forward : KeyStream<kWidth, kGroups, kKeys, kStages, 1, kOwnStages> {
   static constexpr bool kTurns = kTurns_;  // warpgroups take turns: one multiplies while the others exponentiate
-  static constexpr bool kHeld = kHeld_;    // queries stay in registers
 };
 
 struct ForwardParams {
@@ -32,14 +31,13 @@ struct ForwardParams {
 /// A consuming warpgroup's 64 queries of one tile.
 template <class C>
 struct ForwardState {
+  uint32_t q;  // address of the tile's queries, of the warpgroup's own 64
   float o[C::kWidth / 2];
-  uint32_t q[C::kHeld ? C::kWidth / 4 : 1];
   uint32_t weights[C::kKeys / 4];
   Softmax softmax;
 };
 
-constexpr int kTurnBarrier = 1;                  // + warpgroup
-constexpr int kStoreBarrier = kTurnBarrier + 3;  // + warpgroup
+constexpr int kTurnBarrier = kStoreBarrier + 3;  // + warpgroup
 
 template <class C>
 __device__ __forceinline__ void take_turn(int group) {
@@ -50,16 +48,6 @@ __device__ __forceinline__ void give_turn(int group) {
   if constexpr (C::kTurns) named_arrive<2 * kGroupThreads>(kTurnBarrier + (group + 1) % C::kGroups);
 }
 
-template <class C>
-__device__ __forceinline__ void multiply_queries(float (&s)[C::kKeys / 2], const StreamShared<C>& shared, int group,
-                                                 int stage, const ForwardState<C>& state) {
-  if constexpr (C::kHeld) {
-    product_held_rows<C::kKeys>(s, state.q, shared.k(stage));
-  } else {
-    product_rows<C::kWidth, C::kRows, C::kKeys>(s, shared.q() + group * 64 * kBlockRowBytes, shared.k(stage));
-  }
-}
-
 /// Scores of the next tile of keys while the last tile's values are added; then the softmax of the scores.
 template <class C, bool kMasked>
 __device__ __forceinline__ void forward_step(const ForwardParams& p, const StreamShared<C>& shared, int group,
@@ -68,7 +56,7 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Strea
   float s[C::kKeys / 2];
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
-  multiply_queries<C>(s, shared, group, k_ring.stage, state);
+  product_rows<C::kWidth, C::kRows, C::kKeys>(s, state.q, shared.k(k_ring.stage));
   wgmma_commit();
   barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
   product_columns<C::kKeys>(state.o, state.weights, shared.v(v_ring.stage));
@@ -100,7 +88,7 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Stre
   float s[C::kKeys / 2];
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
   take_turn<C>(group);
-  multiply_queries<C>(s, shared, group, k_ring.stage, state);
+  product_rows<C::kWidth, C::kRows, C::kKeys>(s, state.q, shared.k(k_ring.stage));
   wgmma_commit();
   give_turn<C>(group);
   wgmma_wait<0>();
@@ -119,24 +107,14 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Stre
 
 /// Normalizes, and writes o through the warpgroup's own rows of the query tile.
 template <class C>
-__device__ __forceinline__ void forward_end(const ForwardParams& p, const StreamShared<C>& shared, int group,
-                                            const QueryTile& tile, ForwardState<C>& state) {
+__device__ __forceinline__ void forward_end(const ForwardParams& p, uint32_t q, int group, const QueryTile& tile,
+                                            ForwardState<C>& state) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes % 4;
   float inverse[2], lse[2];
   softmax_end(state.softmax, p.scale2, inverse, lse);
   scale_rows(state.o, inverse);
-  named_sync<kGroupThreads>(kStoreBarrier + group);
-  store_fragment<C::kRows>(shared.q(), group * 64, state.o);
-  fence_async_proxy();
-  named_sync<kGroupThreads>(kStoreBarrier + group);
-  if (threadIdx.x % kGroupThreads == 0) {
-    for (int block = 0; block < kBlocks<C::kWidth>; ++block) {
-      copy_out(&p.o, shared.q() + (block * C::kRows + group * 64) * kBlockRowBytes, block * kBlockColumns, tile.head,
-               tile.first + group * 64, tile.batch);
-    }
-    copy_out_wait_read();
-  }
-  const int row = tile.first + group * 64 + warp * 16 + lane / 4;
+  const int first = tile.first + group * 64, row = first + warp * 16 + lane / 4;
+  store_group<C::kRows, C::kWidth>(q, &p.o, group, tile.head, first, tile.batch, state.o);
   float* const out = p.lse + (static_cast<int64_t>(tile.batch) * p.sizes.n_heads + tile.head) * p.sizes.n_queries;
   for (int r = 0; r < 2; ++r) {
     if (lane % 4 == 0 && row + 8 * r < p.sizes.n_queries) out[row + 8 * r] = lse[r];
@@ -145,14 +123,16 @@ __device__ __forceinline__ void forward_end(const ForwardParams& p, const Stream
 
 template <class C>
 __device__ __forceinline__ void forward_tile(const ForwardParams& p, const StreamShared<C>& shared, int group,
-                                             const QueryTile& tile, int n_group_tiles, Ring<C::kStages>& k_ring,
-                                             Ring<C::kStages>& v_ring) {
+                                             const QueryTile& tile, int n_group_tiles, OwnTiles<C>& own,
+                                             Ring<C::kStages>& k_ring, Ring<C::kStages>& v_ring) {
   const int group_row = tile.first + group * 64 + p.sizes.n_keys - p.sizes.n_queries;
   const int first_row = group_row + threadIdx.x / kLanes % 4 * 16;     // the last key that the warp's first query sees
   const int n_whole = min((group_row + 1) / C::kKeys, n_group_tiles);  // tiles of keys that all 64 queries see
+  const uint32_t q = shared.q(own.ring.stage);
   ForwardState<C> state;
-  if constexpr (C::kHeld) load_rows<C::kRows>(state.q, shared.q() + group * 64 * kBlockRowBytes);
+  state.q = q + group * 64 * kBlockRowBytes;
   forward_first<C>(p, shared, group, k_ring, first_row, state);
+  release_own(shared, own);
   int j = 1;
   for (; j < n_whole; ++j) forward_step<C, false>(p, shared, group, k_ring, v_ring, first_row, j * C::kKeys, state);
   for (; j < n_group_tiles; ++j) {
@@ -165,28 +145,29 @@ __device__ __forceinline__ void forward_tile(const ForwardParams& p, const Strea
   pin(state.o);
   release(shared.v_empty(v_ring.stage));
   v_ring.next();
-  forward_end<C>(p, shared, group, tile, state);
+  forward_end<C>(p, q, group, tile, state);
 }
 
 template <class C>
 __device__ __forceinline__ void consume(const ForwardParams& p, const StreamShared<C>& shared, int group) {
   Ring<C::kStages> k_ring, v_ring;
-  int q_parity = 0;
+  OwnTiles<C> own;
   if (C::kTurns && group == C::kGroups - 1) named_arrive<2 * kGroupThreads>(kTurnBarrier);
   for (int round = 0; round < n_rounds<C::kRows>(p.sizes); ++round) {
     QueryTile tile;
     if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
     const int n_group_tiles = key_tiles<C::kKeys>(p.sizes, tile.first + group * 64);
-    barrier_wait(shared.q_full(), q_parity);
-    q_parity ^= 1;
-    if (n_group_tiles > 0) forward_tile<C>(p, shared, group, tile, n_group_tiles, k_ring, v_ring);
+    barrier_wait(shared.q_full(own.ring.stage), own.ring.parity);
+    if (n_group_tiles > 0) forward_tile<C>(p, shared, group, tile, n_group_tiles, own, k_ring, v_ring);
+    release_own(shared, own);
     for (int j = n_group_tiles; j < tile.n_key_tiles; ++j) {
       take_turn<C>(group);
       give_turn<C>(group);
       skip_keys<C>(shared, k_ring, v_ring);
     }
-    if (threadIdx.x % kGroupThreads == 0) barrier_arrive(shared.q_empty());
+    end_own(shared, own);
   }
+  release_own(shared, own);
 }
 
 // Kernel.
