@@ -40,17 +40,15 @@ struct MmaBackwardParams {
 // Kernels.
 
 /// lse2 = lse * log2(e) and delta = sum over D of d_o * o; infinity and 0 in the padding. Grid: kDeltaLanes threads per
-/// padded query row and head, heads next to each other as they lie in memory.
-template <bool kHeadsFirst>
+/// padded query row and head.
 __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta_kernel(const __grid_constant__ AttentionPlainBackwardArgs args, int padded_queries, float* lse2,
                            float* delta) {
   const AttentionShape& s = args.shape;
   const int64_t index = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / kDeltaLanes;
   const int lane = threadIdx.x % kDeltaLanes;
-  const int64_t head = kHeadsFirst ? index / padded_queries % s.n_heads : index % s.n_heads;
-  const int64_t row = kHeadsFirst ? index % padded_queries : index / s.n_heads % padded_queries;
-  const int64_t batch = index / s.n_heads / padded_queries;
+  const int64_t row = index % padded_queries, head = index / padded_queries % s.n_heads;
+  const int64_t batch = index / padded_queries / s.n_heads;
   if (batch >= s.batch) return;
   float sum = 0;
   if (row < s.n_queries) {
@@ -67,10 +65,9 @@ __global__ void __launch_bounds__(kDeltaThreads)
   const unsigned lanes = 0xffU << threadIdx.x % kLanes / kDeltaLanes * kDeltaLanes;
   for (int step = kDeltaLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(lanes, sum, step);
   if (lane != 0) return;
-  const int64_t out = (batch * s.n_heads + head) * padded_queries + row;
   const bool inside = row < s.n_queries;
-  lse2[out] = inside ? args.lse[(batch * s.n_heads + head) * s.n_queries + row] * kLog2E : INFINITY;
-  delta[out] = sum;
+  lse2[index] = inside ? args.lse[(batch * s.n_heads + head) * s.n_queries + row] * kLog2E : INFINITY;
+  delta[index] = sum;
 }
 
 /// Grid: one block per C::kRows keys, key/value head and sequence; the first keys, which most queries see, first.
@@ -193,14 +190,13 @@ inline MmaBackwardParams mma_params(const AttentionPlainBackwardArgs& args) {
   return {args, sizes_of(s), padded_queries, lse2, lse2 + s.batch * s.n_heads * padded_queries};
 }
 
-template <bool kHeadsFirst>
 inline cudaError_t backward_delta(const AttentionPlainBackwardArgs& args, cudaStream_t stream) {
   const AttentionShape& s = args.shape;
   const int64_t padded_queries = round_up(s.n_queries, kPaddedRows);
   const int64_t n_rows = s.batch * s.n_heads * padded_queries;
   auto* const lse2 = static_cast<float*>(args.scratch);
-  return launch(attention_delta_kernel<kHeadsFirst>, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0},
-                stream, args, static_cast<int>(padded_queries), lse2, lse2 + n_rows);
+  return launch(attention_delta_kernel, {ceil_div(n_rows, kDeltaThreads / kDeltaLanes), kDeltaThreads, 0}, stream, args,
+                static_cast<int>(padded_queries), lse2, lse2 + n_rows);
 }
 
 template <class C>
@@ -233,7 +229,7 @@ cudaError_t mma_backward(const AttentionPlainBackwardArgs& args, cudaStream_t st
 }  // namespace
 
 cudaError_t launch_attention_delta(const AttentionBackwardArgs& args, cudaStream_t stream) {
-  return backward_delta<true>(args, stream);
+  return backward_delta(args, stream);
 }
 
 cudaError_t launch_attention_mma_backward(const AttentionBackwardArgs& args, cudaStream_t stream) {

@@ -53,6 +53,33 @@ __device__ __forceinline__ void named_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" : : "r"(id), "n"(kThreads) : "memory");
 }
 
+// Clusters: blocks that run at the same time and reach each other's shared memory.
+
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+/// The same place in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address, int rank) {
+  std::uint32_t mapped;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+__device__ __forceinline__ void store_cluster_quad(std::uint32_t to, const float* x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+__device__ __forceinline__ void add_shared_quad(float (&sum)[4], std::uint32_t from) {
+  float x[4];
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(from)
+               : "memory");
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] += x[i];
+}
+
 // Copies by the tensor copy engine. Coordinates: column, head, row, batch. What lies outside reads as 0 and is not
 // written.
 

@@ -19,6 +19,8 @@ struct BackwardParams {
   CUtensorMap d_q;  // of the query kernel
   CUtensorMap d_k;  // of the key kernel
   CUtensorMap d_v;
+  HeadRows d_k_rows;  // where d_k and d_v do not go through the copy engine
+  HeadRows d_v_rows;
   const float* lse2;   // (B, H, T padded): log-sum-exp times log2(e), infinity behind T
   const float* delta;  // (B, H, T padded), 0 behind T
   Sizes sizes;

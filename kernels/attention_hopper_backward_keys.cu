@@ -12,13 +12,14 @@ using std::int64_t;
 using std::uint32_t;
 
 // Policy.
-template <int kWidth_, int kGroups_, int kQueries_, int kStages_>
+template <int kWidth_, int kGroups_, int kQueries_, int kStages_, int kSplit_>
 struct BackwardKeys : Groups<kGroups_> {
   static constexpr int kWidth = kWidth_;
   static constexpr int kGroups = kGroups_;
   static constexpr int kKeys = 64 * kGroups;
   static constexpr int kQueries = kQueries_;
   static constexpr int kStages = kStages_;
+  static constexpr int kSplit = kSplit_;  // blocks of a cluster that share the query heads of a tile of keys
 
   static constexpr int kKBytes = kTileBytes<kKeys, kWidth>;
   static constexpr int kQBytes = kTileBytes<kQueries, kWidth>;
@@ -66,18 +67,22 @@ struct KeyTile {
   int first;
   int head;
   int batch;
-  int first_query;  // of the first tile of queries that sees a key of the block
+  int first_query;       // of the first tile of queries that sees a key of the block
+  int first_query_head;  // of the block's own
+  int n_query_heads;
 };
 
 template <class C>
 __device__ __forceinline__ KeyTile key_tile(const Sizes& sizes) {
-  const int n_sequences = sizes.batch * sizes.n_kv_heads;
-  const int sequence = blockIdx.x % n_sequences;
+  const int n_sequences = sizes.batch * sizes.n_kv_heads, index = blockIdx.x / C::kSplit;
+  const int sequence = index % n_sequences;
   KeyTile tile;
-  tile.first = blockIdx.x / n_sequences * C::kKeys;
+  tile.first = index / n_sequences * C::kKeys;
   tile.head = sequence % sizes.n_kv_heads;
   tile.batch = sequence / sizes.n_kv_heads;
   tile.first_query = max(tile.first - (sizes.n_keys - sizes.n_queries), 0) / C::kQueries * C::kQueries;
+  tile.n_query_heads = sizes.n_heads / sizes.n_kv_heads / C::kSplit;
+  tile.first_query_head = (tile.head * C::kSplit + blockIdx.x % C::kSplit) * tile.n_query_heads;
   return tile;
 }
 
@@ -85,13 +90,12 @@ __device__ __forceinline__ KeyTile key_tile(const Sizes& sizes) {
 template <class C>
 __device__ __forceinline__ void produce_queries(const BackwardParams& p, const KeysShared<C>& shared) {
   const KeyTile tile = key_tile<C>(p.sizes);
-  const int n_shared_heads = p.sizes.n_heads / p.sizes.n_kv_heads;
   barrier_expect(shared.kv_full(), 2 * C::kKBytes);
   copy_tile_in<C::kKeys, C::kWidth>(shared.k(), &p.k, shared.kv_full(), tile.head, tile.first, tile.batch);
   copy_tile_in<C::kKeys, C::kWidth>(shared.v(), &p.v, shared.kv_full(), tile.head, tile.first, tile.batch);
   Ring<C::kStages> ring;
-  for (int i = 0; i < n_shared_heads; ++i) {
-    const int head = tile.head * n_shared_heads + i;
+  for (int i = 0; i < tile.n_query_heads; ++i) {
+    const int head = tile.first_query_head + i;
     const int64_t row = static_cast<int64_t>(tile.batch * p.sizes.n_heads + head) * p.padded_queries;
     for (int query = tile.first_query; query < p.sizes.n_queries; query += C::kQueries, ring.next()) {
       const int stage = ring.stage;
@@ -163,20 +167,71 @@ __device__ __forceinline__ void keys_skip(const KeysShared<C>& shared, KeysState
   state.ring.next();
 }
 
+/// Sums over the cluster, blocks ascending. Each block sums a part of the columns, of all keys: the others lay theirs
+/// into its shared memory, which no one needs any more. A cluster's producers take part in the two meetings.
+template <class C>
+__device__ __forceinline__ void store_split_sums(const BackwardParams& p, const KeysShared<C>& shared, int group_key,
+                                                 const KeyTile& tile, const KeysState<C>& state) {
+  constexpr int kColumns = C::kWidth / 8, kMost = (kColumns + C::kSplit - 1) / C::kSplit;  // eight at a time
+  constexpr int kConsumers = kGroupThreads * C::kGroups, kSumBytes = 16 * kConsumers;
+  static_assert(C::kSplit * kMost * 2 * kSumBytes <= C::kLsePlace);
+  const int rank = blockIdx.x % C::kSplit, lane = threadIdx.x % kLanes;
+  const uint32_t own = shared.base + (threadIdx.x - kGroupThreads) * 16;
+  cluster_sync();
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const int r = ((n + 1) * C::kSplit - 1) / kColumns, place = rank * kMost + n - r * kColumns / C::kSplit;
+    const uint32_t to = cluster_address(own + place * 2 * kSumBytes, r);
+    store_cluster_quad(to, state.d_k + 4 * n);
+    store_cluster_quad(to + kSumBytes, state.d_v + 4 * n);
+  }
+  cluster_sync();
+  const int first = rank * kColumns / C::kSplit, end = (rank + 1) * kColumns / C::kSplit;
+  const int row = group_key + threadIdx.x / kLanes % 4 * 16 + lane / 4;
+  for (int n = first; n < end; ++n) {
+    float d_k[4] = {}, d_v[4] = {};
+#pragma unroll
+    for (int s = 0; s < C::kSplit; ++s) {
+      const uint32_t from = own + (s * kMost + n - first) * 2 * kSumBytes;
+      add_shared_quad(d_k, from);
+      add_shared_quad(d_v, from + kSumBytes);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = row + 8 * r, column = 8 * n + lane % 4 * 2;
+      if (key >= p.sizes.n_keys) continue;
+      auto* const to_k = head_row<__nv_bfloat16>(p.d_k_rows, tile.batch, key, tile.head) + column;
+      auto* const to_v = head_row<__nv_bfloat16>(p.d_v_rows, tile.batch, key, tile.head) + column;
+      *reinterpret_cast<uint32_t*>(to_k) = pack_pair(d_k[2 * r] * p.scale, d_k[2 * r + 1] * p.scale);
+      *reinterpret_cast<uint32_t*>(to_v) = pack_pair(d_v[2 * r], d_v[2 * r + 1]);
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void store_sums(const BackwardParams& p, const KeysShared<C>& shared, int group,
+                                           const KeyTile& tile, KeysState<C>& state) {
+  const int group_key = tile.first + group * 64;
+  const float scale[2] = {p.scale, p.scale};
+  scale_rows(state.d_k, scale);
+  store_group<C::kKeys, C::kWidth>(shared.k(), &p.d_k, group, tile.head, group_key, tile.batch, state.d_k);
+  store_group<C::kKeys, C::kWidth>(shared.v(), &p.d_v, group, tile.head, group_key, tile.batch, state.d_v);
+  if (threadIdx.x % kGroupThreads == 0) copy_out_wait_read();
+}
+
 template <class C>
 __device__ __forceinline__ void consume_queries(const BackwardParams& p, const KeysShared<C>& shared, int group) {
   const KeyTile tile = key_tile<C>(p.sizes);
   const int warp = threadIdx.x / kLanes % 4;
   const int offset = p.sizes.n_keys - p.sizes.n_queries;
   const int group_key = tile.first + group * 64, first_key = group_key + warp * 16;
-  const int n_shared_heads = p.sizes.n_heads / p.sizes.n_kv_heads;
   KeysState<C> state;
 #pragma unroll
   for (int i = 0; i < C::kWidth / 2; ++i) state.d_k[i] = state.d_v[i] = 0;
   pin(state.d_k);
   pin(state.d_v);
   barrier_wait(shared.kv_full(), 0);
-  const int n_tiles = n_shared_heads * ((p.sizes.n_queries - tile.first_query + C::kQueries - 1) / C::kQueries);
+  const int n_tiles = tile.n_query_heads * ((p.sizes.n_queries - tile.first_query + C::kQueries - 1) / C::kQueries);
   int query = tile.first_query, i = 0;
   do {
     const bool masked = query + offset < group_key + 63;
@@ -190,16 +245,16 @@ __device__ __forceinline__ void consume_queries(const BackwardParams& p, const K
   } while (++i < n_tiles);
   pin(state.d_k);
   pin(state.d_v);
-  const float scale[2] = {p.scale, p.scale};
-  scale_rows(state.d_k, scale);
-  store_group<C::kKeys, C::kWidth>(shared.k(), &p.d_k, group, tile.head, group_key, tile.batch, state.d_k);
-  store_group<C::kKeys, C::kWidth>(shared.v(), &p.d_v, group, tile.head, group_key, tile.batch, state.d_v);
-  if (threadIdx.x % kGroupThreads == 0) copy_out_wait_read();
+  if constexpr (C::kSplit > 1) {
+    store_split_sums<C>(p, shared, group_key, tile, state);
+  } else {
+    store_sums<C>(p, shared, group, tile, state);
+  }
 }
 
-/// Grid: one block per C::kKeys keys, key/value head and sequence.
+/// Grid: a cluster of C::kSplit blocks per C::kKeys keys, key/value head and sequence.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
+__global__ void __cluster_dims__(C::kSplit, 1, 1) __launch_bounds__(C::kThreads, 1)
     attention_hopper_backward_keys_kernel(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
@@ -210,6 +265,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (group == 0) {
     keep_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) produce_queries<C>(p, shared);
+    if constexpr (C::kSplit > 1) {
+      __syncwarp();
+      cluster_sync();
+      cluster_sync();
+    }
   } else {
     take_registers<C::kConsumerRegisters>();
     consume_queries<C>(p, shared, group - 1);
@@ -232,18 +292,37 @@ cudaError_t hopper_backward_keys(const AttentionPlainBackwardArgs& args, cudaStr
                                 .add(&p.d_v, args.d_v, {s.batch, s.n_keys, s.n_kv_heads, s.width, 64})
                                 .error();
   if (error != cudaSuccess) return error;
-  const int64_t n_blocks = ceil_div(s.n_keys, C::kKeys) * s.n_kv_heads * s.batch;
+  p.d_k_rows = args.d_k;
+  p.d_v_rows = args.d_v;
+  const int64_t n_blocks = ceil_div(s.n_keys, C::kKeys) * s.n_kv_heads * s.batch * C::kSplit;
   return launch_params(attention_hopper_backward_keys_kernel<C>, {n_blocks, C::kThreads, C::kSharedBytes}, p, stream);
+}
+
+/// Where there are fewer tiles of keys than this, a multiprocessor has too few to even out their lengths: two for each
+/// of 132.
+constexpr int64_t kFewTiles = 264;
+
+template <int kWidth, int kQueries>
+cudaError_t hopper_backward_keys_of(const AttentionBackwardArgs& args, cudaStream_t stream) {
+  const AttentionShape& s = args.shape;
+  const int64_t n_tiles = ceil_div(s.n_keys, 128) * s.n_kv_heads * s.batch, n_shared_heads = s.n_heads / s.n_kv_heads;
+  if (n_tiles < kFewTiles && n_shared_heads % 4 == 0) {
+    return hopper_backward_keys<BackwardKeys<kWidth, 2, kQueries, 2, 4>>(args, stream);
+  }
+  if (n_tiles < kFewTiles && n_shared_heads % 2 == 0) {
+    return hopper_backward_keys<BackwardKeys<kWidth, 2, kQueries, 2, 2>>(args, stream);
+  }
+  return hopper_backward_keys<BackwardKeys<kWidth, 2, kQueries, 2, 1>>(args, stream);
 }
 
 }  // namespace
 
 cudaError_t launch_attention_hopper_backward_keys(const AttentionBackwardArgs& args, cudaStream_t stream) {
   switch (args.shape.width) {
-    case 64: return hopper_backward_keys<BackwardKeys<64, 2, 128, 2>>(args, stream);
-    case 80: return hopper_backward_keys<BackwardKeys<80, 2, 64, 2>>(args, stream);
-    case 96: return hopper_backward_keys<BackwardKeys<96, 2, 64, 2>>(args, stream);
-    case 128: return hopper_backward_keys<BackwardKeys<128, 2, 64, 2>>(args, stream);
+    case 64: return hopper_backward_keys_of<64, 128>(args, stream);
+    case 80: return hopper_backward_keys_of<80, 64>(args, stream);
+    case 96: return hopper_backward_keys_of<96, 64>(args, stream);
+    case 128: return hopper_backward_keys_of<128, 64>(args, stream);
     default: return cudaErrorInvalidValue;
   }
 }
