@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two backward kernels for Hopper share: parameters, the store of a result, the launch. One kernel owns keys
-// and sums d_k and d_v, the other owns queries and sums d_q. Each forms the probabilities anew, 7 products instead of
-// 5, and so needs no sums across blocks. Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024,
-// arXiv:2407.08608, section 3.
+// What the two backward kernels for Hopper share. One kernel owns keys and sums d_k and d_v, the other owns queries and
+// sums d_q. Each forms the probabilities anew, 7 products instead of 5, and so needs no sums across blocks.
+// Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024, arXiv:2407.08608, section 3.
 #pragma once
 
 #include "kernels/attention_hopper.cuh"

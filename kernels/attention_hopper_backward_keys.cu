@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused attention backward for Hopper, d_k and d_v: a block owns 64 keys per consuming warpgroup and streams the
-// queries of its query heads, heads and queries ascending. Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al.
-// 2024, arXiv:2407.08608, section 3.
+// queries of its query heads, heads and queries ascending.
+// Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024, arXiv:2407.08608, section 3.
 #include "kernels/attention_hopper_backward.cuh"
 #include "kernels/attention_parts.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused attention backward for Hopper, d_q: a block owns 64 queries per consuming warpgroup and streams keys and
-// values, as the forward pass does. Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024,
-// arXiv:2407.08608, section 3.
+// values, as the forward pass does.
+// Source: Dao 2023, arXiv:2307.08691, algorithm 2; Shah et al. 2024, arXiv:2407.08608, section 3.
 #include "kernels/attention_hopper_backward.cuh"
 #include "kernels/attention_hopper_stream.cuh"
 #include "kernels/attention_parts.h"
