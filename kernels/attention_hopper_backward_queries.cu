@@ -173,6 +173,8 @@ cudaError_t hopper_backward_queries(const AttentionPlainBackwardArgs& args, cuda
                        stream);
 }
 
+// H200, B4 T2048 H32 G8. D64: 0.193 ms, 0.201 with two warpgroups. D128: 0.314 ms; without the next queries fetched
+// early 0.337, with nothing held in registers besides 0.351.
 cudaError_t backward_queries(const AttentionBackwardArgs& args, cudaStream_t stream) {
   switch (args.shape.width) {
     case 64: return hopper_backward_queries<BackwardQueries<64, 3, 64, 4, 1>>(args, stream);

@@ -218,9 +218,11 @@ cudaError_t hopper_forward(const AttentionPlainForwardArgs& args, cudaStream_t s
 
 }  // namespace
 
+// H200, B4 T2048 H32 G8. D64: 0.159 ms in turns, 0.167 without, 0.197 with two warpgroups. D128: 0.235 ms in turns,
+// 0.304 without; 0.263 with three warpgroups and 64 keys. The next queries fetched early are worth 7 to 8%.
 cudaError_t launch_attention_hopper_forward(const AttentionForwardArgs& args, cudaStream_t stream) {
   switch (args.shape.width) {
-    case 64: return hopper_forward<Forward<64, 3, 128, 2, false>>(args, stream);
+    case 64: return hopper_forward<Forward<64, 3, 128, 2, true>>(args, stream);
     case 80: return hopper_forward<Forward<80, 2, 128, 2, true>>(args, stream);
     case 96: return hopper_forward<Forward<96, 2, 128, 2, true>>(args, stream);
     case 128: return hopper_forward<Forward<128, 2, 128, 2, true>>(args, stream);
