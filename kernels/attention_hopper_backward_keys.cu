@@ -74,14 +74,15 @@ struct KeyTile {
 
 template <class C>
 __device__ __forceinline__ KeyTile key_tile(const Sizes& sizes) {
-  const int n_sequences = sizes.batch * sizes.n_kv_heads, index = blockIdx.x / C::kSplit;
-  const int sequence = index % n_sequences;
+  const int n_tiles = (sizes.n_keys + C::kKeys - 1) / C::kKeys, n_shared_heads = sizes.n_heads / sizes.n_kv_heads;
+  const TilePlace at = tile_place(blockIdx.x / C::kSplit, n_tiles, sizes.batch * sizes.n_kv_heads, sizes.n_kv_heads, 1,
+                                  max(4 / n_shared_heads, 1));
   KeyTile tile;
-  tile.first = index / n_sequences * C::kKeys;
-  tile.head = sequence % sizes.n_kv_heads;
-  tile.batch = sequence / sizes.n_kv_heads;
+  tile.first = at.place * C::kKeys;
+  tile.head = at.head;
+  tile.batch = at.batch;
   tile.first_query = max(tile.first - (sizes.n_keys - sizes.n_queries), 0) / C::kQueries * C::kQueries;
-  tile.n_query_heads = sizes.n_heads / sizes.n_kv_heads / C::kSplit;
+  tile.n_query_heads = n_shared_heads / C::kSplit;
   tile.first_query_head = (tile.head * C::kSplit + blockIdx.x % C::kSplit) * tile.n_query_heads;
   return tile;
 }
