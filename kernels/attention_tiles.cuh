@@ -254,6 +254,10 @@ struct TilePlace {
 /// the n_shared_heads heads that stream the same rows. So blocks at work at the same time read them from the cache.
 __device__ __forceinline__ TilePlace tile_place(int index, int n_tiles, int n_sequences, int n_heads,
                                                 int n_shared_heads, int together) {
+  if (together == 1) {  // the same places with fewer divisions, which stand between a block's tiles
+    const int sequence = index % n_sequences;
+    return {index / n_sequences, sequence % n_heads, sequence / n_heads};
+  }
   const int first = index / (n_sequences * together) * together;
   const int n_inside = min(together, n_tiles - first) * n_shared_heads;
   const int rest = index - first * n_sequences, shared = rest / n_inside, inside = rest % n_inside;
