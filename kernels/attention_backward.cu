@@ -21,8 +21,8 @@ struct MmaBackward {
   static constexpr int kRows = 16 * kWarps_;  // owned by the block: keys, or queries
   static constexpr int kTile = kTile_;        // streamed: queries, or keys
   static constexpr int kOwnBytes = kTileBytes<kRows, kWidth>;
-  static constexpr int kTileBytes_ = kTileBytes<kTile, kWidth>;
-  static constexpr int kStageBytes = 2 * kTileBytes_ + 2 * 4 * kTile;
+  static constexpr int kStreamBytes = kTileBytes<kTile, kWidth>;
+  static constexpr int kStageBytes = 2 * kStreamBytes + 2 * 4 * kTile;
   static constexpr int kSharedBytes = 2 * kOwnBytes + 2 * kStageBytes;
 };
 
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int query = first_query + i % n_head_tiles * C::kTile;
     const uint32_t stage = stages + i % 2 * C::kStageBytes;
     copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage, p.args.q, batch, head, query, sizes.n_queries);
-    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage + C::kTileBytes_, p.args.d_o, batch, head, query,
+    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage + C::kStreamBytes, p.args.d_o, batch, head, query,
                                                       sizes.n_queries);
     const int64_t row = (static_cast<int64_t>(batch) * sizes.n_heads + head) * p.padded_queries + query;
     if (threadIdx.x < 2 * C::kTile / 4) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const float* const from = (threadIdx.x < C::kTile / 4 ? p.lse2 : p.delta) + row + chunk;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                    :
-                   : "r"(stage + 2 * C::kTileBytes_ + threadIdx.x * 16), "l"(__cvta_generic_to_global(from))
+                   : "r"(stage + 2 * C::kStreamBytes + threadIdx.x * 16), "l"(__cvta_generic_to_global(from))
                    : "memory");
     }
     copy_async_commit();
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     __syncthreads();
     if (i + 1 < n_shared_heads * n_head_tiles) copy_queries(i + 1);
     const int query = first_query + i % n_head_tiles * C::kTile + offset;
-    const uint32_t q = stages + i % 2 * C::kStageBytes, d_o = q + C::kTileBytes_;
-    const uint32_t columns = d_o + C::kTileBytes_ + lane % 4 * 8;
+    const uint32_t q = stages + i % 2 * C::kStageBytes, d_o = q + C::kStreamBytes;
+    const uint32_t columns = d_o + C::kStreamBytes + lane % 4 * 8;
     float s[C::kTile / 2], d_p[C::kTile / 2];
     uint32_t weights[C::kTile / 4];
     multiply_rows<C::kWidth, C::kRows, C::kTile>(s, k, warp * 16, q);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const auto copy_keys = [&](int j) {
     const uint32_t stage = stages + j % 2 * C::kStageBytes;
     copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage, p.args.k, tile.batch, kv_head, j * C::kTile, sizes.n_keys);
-    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage + C::kTileBytes_, p.args.v, tile.batch, kv_head,
+    copy_tile_async<C::kTile, C::kWidth, C::kThreads>(stage + C::kStreamBytes, p.args.v, tile.batch, kv_head,
                                                       j * C::kTile, sizes.n_keys);
     copy_async_commit();
   };
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     copy_async_wait();
     __syncthreads();
     if (j + 1 < tile.n_key_tiles) copy_keys(j + 1);
-    const uint32_t k = stages + j % 2 * C::kStageBytes, v = k + C::kTileBytes_;
+    const uint32_t k = stages + j % 2 * C::kStageBytes, v = k + C::kStreamBytes;
     float s[C::kTile / 2], d_p[C::kTile / 2];
     uint32_t weights[C::kTile / 4];
     multiply_rows<C::kWidth, C::kRows, C::kTile>(s, q, warp * 16, k);
