@@ -140,9 +140,17 @@ class Backend : public ScratchSizes {
   std::atomic<std::size_t> host_bytes_{0};
 };
 
+/// What the CUDA backend computes attention with. Ops that the named one does not take run on plain kernels.
+enum class AttentionChoice {
+  kAuto,  // ferry's fused kernels where they take an op, else cuDNN
+  kCudnn,
+  kFerry,
+};
+
 struct BackendOptions {
   int threads = 0;  // of the CPU backend's ops; 0 = all that are available
   int device = 0;   // of the CUDA backend, among the GPUs that CUDA_VISIBLE_DEVICES shows
+  AttentionChoice attention = AttentionChoice::kAuto;
 };
 
 /// Names: "cpu", "cpu:sync" (every call runs before it returns), "cuda", "auto" (cuda where it works, else cpu; says
@@ -152,6 +160,6 @@ std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOp
 
 /// For plans on a machine without a GPU: upper bounds of the scratch of "cuda". Null for other names, and where there
 /// is a GPU to ask.
-std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name);
+std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name, const BackendOptions& options);
 
 }  // namespace ferry

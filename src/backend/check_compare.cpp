@@ -31,7 +31,7 @@ constexpr Entry kTolerances[] = {
     // Their contract fixes the order of every operation.
     {EmbeddingBackward::kName, std::nullopt, {}},
     {Adamw::kName, std::nullopt, {}},
-    // A second rounding: cuDNN rounds the probabilities to bf16 before it multiplies them by v.
+    // A second rounding: of the probabilities to bf16, before they are multiplied by v.
     {AttentionForward::kName, DType::kBf16, {0x1p-7, 0x1p-8}},
     // Three products in a row with bf16 inputs, so rounding errors of the probabilities and of their gradients add up.
     {AttentionBackward::kName, DType::kBf16, {0x1p-7, 0x1p-6}},

@@ -36,7 +36,7 @@ class OpBench {
     fastest_product_ = 0;
     BenchTensors tensors(backend_, timer_.stream(), dtype);
     for (const BenchGroup& build : bench_groups(model, options_.device)) {
-      for (const BenchCase& each : build(tensors)) add(each, dtype, measure(each));
+      for (const BenchCase& each : build(tensors)) run(each, dtype);
       tensors.free_all();
     }
   }
@@ -49,13 +49,31 @@ class OpBench {
     int n_candidates = 0;
   };
 
+  void run(const BenchCase& each, DType dtype) {
+    add(each, dtype, measure(each));
+    const bool has_other = bound_of(each.op) == OpBound::kArithmetic && dtype == DType::kBf16;
+    if (has_other && options_.other_attention != nullptr) add_other_attention(each, dtype);
+  }
+
+  void add_other_attention(BenchCase other, DType dtype) {
+    other.name += ", " + options_.other_attention_name;
+    add(other, dtype, {alone(*options_.other_attention, other.op)}, false);
+  }
+
+  BenchTimer::Fastest alone(Backend& backend, const Op& op) {
+    const Buffer buffer = backend_.allocate_device(backend.scratch_bytes(op), "bench scratch");
+    const Scratch scratch{buffer.data(), buffer.size_bytes()};
+    return timer_.take_turns([&](StreamRef stream) { backend.enqueue(stream, op, scratch); }, {},
+                             options_.seconds_per_op);
+  }
+
   Measured measure(const BenchCase& each) {
+    const OpBound bound = bound_of(each.op);
+    if (bound == OpBound::kArithmetic) return {alone(backend_, each.op)};
     const Buffer buffer = backend_.allocate_device(backend_.scratch_bytes(each.op), "bench scratch");
     const Scratch scratch{buffer.data(), buffer.size_bytes()};
     const BenchTimer::Work ours = [&](StreamRef stream) { backend_.enqueue(stream, each.op, scratch); };
-    const OpBound bound = bound_of(each.op);
     if (bound == OpBound::kMemory) return {beside_copy(ours, op_bytes(each.op))};
-    if (bound == OpBound::kArithmetic) return {timer_.take_turns(ours, {}, options_.seconds_per_op)};
     const auto& product = std::get<Matmul>(each.op);
     return options_.device ? beside_candidates(ours, product, scratch) : Measured{beside_eigen(ours, product)};
   }
@@ -105,7 +123,7 @@ class OpBench {
     return timer_.take_turns(ours, eigen, 2 * options_.seconds_per_op);
   }
 
-  void add(const BenchCase& each, DType dtype, const Measured& measured) {
+  void add(const BenchCase& each, DType dtype, const Measured& measured, bool has_yardstick = true) {
     const BenchTimer::Fastest& fastest = measured.fastest;
     const bool of_memory = bound_of(each.op) == OpBound::kMemory;
     const double work = of_memory ? op_bytes(each.op) : op_flop(each.op);
@@ -121,7 +139,7 @@ class OpBench {
     row.n_candidates = measured.n_candidates;
     if (fastest.yardstick > 0) row.yardstick = work / fastest.yardstick / scale;
     if (row.bound == OpBound::kProduct) fastest_product_ = std::max(fastest_product_, row.rate);
-    if (row.bound == OpBound::kArithmetic) row.yardstick = fastest_product_;
+    if (row.bound == OpBound::kArithmetic && has_yardstick) row.yardstick = fastest_product_;
     rows.push_back(row);
     report_(row);
   }

@@ -27,7 +27,7 @@ struct OpBenchRow {
   double ms = 0;
   double rate = 0;       // in `unit`
   std::string unit;      // "GFLOP/s", "TFLOP/s", or "GB/s" of the elements that the op reads and writes
-  double yardstick = 0;  // the same rate of what `bound` says; 0 = none
+  double yardstick = 0;  // the same rate of what `bound` says; 0 = none, as for other_attention
   OpBound bound = OpBound::kMemory;
   int n_candidates = 0;  // cuBLASLt's algorithms that were tried for the yardstick of a product
 
@@ -58,6 +58,9 @@ struct OpBenchOptions {
   int threads = 1;                       // of the Eigen products: as many as the backend uses
   SimdLevel level = SimdLevel::kScalar;  // of the Eigen products
   double seconds_per_op = 0.3;           // the fastest repetition within it counts
+  /// Times attention of bf16 too, on memory and streams of the backend at hand, in rows of their own; null = none.
+  Backend* other_attention = nullptr;
+  std::string other_attention_name;
   std::vector<OpBenchModel> models;
 };
 

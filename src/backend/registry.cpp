@@ -90,9 +90,9 @@ std::unique_ptr<Backend> create_backend(const std::string& name, const BackendOp
   return create_plain(name, options);
 }
 
-std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name) {
+std::unique_ptr<ScratchSizes> create_scratch_bound(const std::string& name, const BackendOptions& options) {
   if (name != "cuda" || cuda_device_count() > 0) return nullptr;
-  return std::make_unique<cuda::ScratchBound>();
+  return std::make_unique<cuda::ScratchBound>(options.attention);
 }
 
 }  // namespace ferry

@@ -16,7 +16,9 @@
 #include "cli/run_setup.h"
 #include "cli/training_plan.h"
 #include "config/option_value.h"
+#include "core/error.h"
 #include "core/human_units.h"
+#include "core/log.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
 #include "model/model_flop.h"
@@ -92,13 +94,31 @@ std::vector<OpBenchModel> models_of(const CommandLine& line, bool device) {
   return models;
 }
 
+/// The other of ferry's and cuDNN's attention than the line's; null where there is no GPU or no cuDNN.
+std::unique_ptr<Backend> other_attention(const CommandLine& line, const Backend& backend) {
+  if (backend.capabilities().name != "cuda") return nullptr;
+  BackendOptions options = backend_options(line.config);
+  const bool is_cudnn = options.attention == AttentionChoice::kCudnn;
+  options.attention = is_cudnn ? AttentionChoice::kFerry : AttentionChoice::kCudnn;
+  try {
+    return create_backend("cuda", options);
+  } catch (const Error& failure) {
+    if (failure.kind() != ErrorKind::kConfig) throw;
+    log::info("no rows of cuDNN's attention: {}", failure.what());
+    return nullptr;
+  }
+}
+
 void bench_all_ops(const CommandLine& line) {
   const std::unique_ptr<Backend> backend = bench_backend(line);
+  const std::unique_ptr<Backend> other = other_attention(line, *backend);
   OpBenchOptions options;
   options.device = backend->capabilities().is_device;
   options.threads = line.config.threads > 0 ? static_cast<int>(line.config.threads) : available_threads();
   options.level = simd_level();
   options.models = models_of(line, options.device);
+  options.other_attention = other.get();
+  options.other_attention_name = line.config.attention == RunConfig::Attention::kCudnn ? "ferry" : "cudnn";
   print_line(op_bench_header());
   const auto rows = bench_ops(*backend, options, [](const OpBenchRow& row) { print_line(to_line(row)); });
   for (const std::string& text : op_bench_summary(rows)) print_line(text);

@@ -187,8 +187,8 @@ void shorten_built_in_warmup(const RawLine& raw, CommandLine& line) {
 void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
   using Keys = std::vector<std::string_view>;
   const bool of_ops = line.bench_target == "ops";
-  const Keys always =
-      of_ops ? Keys{"dtype", "backend", "device", "threads"} : Keys{"backend", "device", "threads", "adamw_params"};
+  const Keys always = of_ops ? Keys{"dtype", "backend", "device", "threads", "attention"}
+                             : Keys{"backend", "device", "threads", "adamw_params"};
   const Keys model = of_ops ? Keys{"model", "batch_size", "seq_len"} : Keys{};
   for (const auto& [option, texts] : raw.texts) {
     const bool of_model = std::ranges::count(model, option->key) != 0;

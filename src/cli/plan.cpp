@@ -24,7 +24,7 @@ struct PlannedBackend {
 
 PlannedBackend planned_backend(const RunConfig& config) {
   PlannedBackend result;
-  result.sizes = create_scratch_bound(config.backend);
+  result.sizes = create_scratch_bound(config.backend, backend_options(config));
   if (result.sizes) {
     result.name =
         "cuda: no GPU here, so scratch of ops is an upper bound, and with gpu_memory = auto nothing stays there that "

@@ -55,6 +55,15 @@ OptimizerState optimizer_state_of(RunConfig::OptimizerState state) {
   return OptimizerState::kF32;
 }
 
+AttentionChoice attention_of(RunConfig::Attention attention) {
+  switch (attention) {
+    case RunConfig::Attention::kAuto: return AttentionChoice::kAuto;
+    case RunConfig::Attention::kCudnn: return AttentionChoice::kCudnn;
+    case RunConfig::Attention::kFerry: return AttentionChoice::kFerry;
+  }
+  return AttentionChoice::kAuto;
+}
+
 Rounding rounding_of(RunConfig::Rounding rounding) {
   return rounding == RunConfig::Rounding::kNearest ? Rounding::kNearest : Rounding::kStochastic;
 }
@@ -130,7 +139,9 @@ SequenceOrder order_of(const RunConfig& config) {
 }
 
 BackendOptions backend_options(const RunConfig& config) {
-  return {.threads = static_cast<int>(config.threads), .device = static_cast<int>(config.device)};
+  return {.threads = static_cast<int>(config.threads),
+          .device = static_cast<int>(config.device),
+          .attention = attention_of(config.attention)};
 }
 
 EngineOptions engine_options(const RunConfig& config) {

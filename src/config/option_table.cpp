@@ -247,6 +247,11 @@ std::vector<Option> plan_options() {
        "Logits on the device: chunks those of one vocabulary chunk, made twice; logits all of them; tokens:n those of "
        "n tokens, with the whole head's weights and their f32 gradient; auto is chunks",
        kAdvanced, kSteps},
+      {"attention", "plan", enum_option<&C::attention>({"auto", "cudnn", "ferry"}),
+       "Attention of the cuda backend: ferry's fused kernels, which take bf16 heads of 64, 80, 96 or 128 elements, or "
+       "cuDNN, whose backward needs more scratch; plain kernels where the given one does not fit; auto is ferry, then "
+       "cudnn",
+       kAdvanced, kPasses | kGenerate},
   };
 }
 

@@ -20,6 +20,7 @@ struct RunConfig {
   enum class Rounding { kStochastic, kNearest };
   enum class Offload { kAll, kLayers, kNone };
   enum class Residuals { kAuto, kDevice, kHost };
+  enum class Attention { kAuto, kCudnn, kFerry };
 
   // model
   std::string model;      // a preset, a Hugging Face folder or a config.json
@@ -109,6 +110,7 @@ struct RunConfig {
   std::string recompute = "auto";
   std::string mlp_chunk = "auto";
   std::string head = "auto";
+  Attention attention = Attention::kAuto;
 
   /// Of one step.
   std::int64_t sequences() const { return batch_size * accumulate; }

@@ -79,6 +79,23 @@ TEST_CASE("bench ops for a device times the ops of a whole step back to back") {
   CHECK(row_of(rows, "y = x W^T", DType::kBf16).yardstick == 0);
 }
 
+TEST_CASE("bench ops times another attention of bf16 in rows without a yardstick, beside its own") {
+  const auto backend = create_backend("cpu", {.threads = 1}), other = create_backend("cpu", {.threads = 1});
+  OpBenchOptions options;
+  options.seconds_per_op = 0;
+  options.models = {kSmall};
+  options.other_attention = other.get();
+  options.other_attention_name = "other";
+  const auto rows = bench_ops(*backend, options, [](const OpBenchRow&) {});
+  for (const char* op : {"attention_forward", "attention_backward"}) {
+    const OpBenchRow row = row_of(rows, std::string(op) + ", other", DType::kBf16);
+    CHECK(row.ms > 0);
+    CHECK(row.yardstick == 0);
+    CHECK(row_of(rows, op, DType::kBf16).yardstick > 0);
+  }
+  CHECK(std::ranges::count_if(rows, [](const auto& row) { return row.op.ends_with(", other"); }) == 2);
+}
+
 OpBenchRow row_with(const char* op, OpBound bound, double rate, double yardstick, int n_candidates = 0) {
   OpBenchRow row;
   row.op = op;

@@ -11,29 +11,47 @@ struct Attention {
   std::int64_t batch, length, heads, width;
 };
 
-std::size_t bound_of(const Attention& a, DType dtype = DType::kBf16) {
+std::size_t bound_of(const Attention& a, AttentionChoice choice, DType dtype = DType::kBf16) {
   const TensorView q(nullptr, dtype, {a.batch, a.length, a.heads, a.width});
   const TensorView lse(nullptr, DType::kF32, {a.batch, a.heads, a.length});
-  return cuda::ScratchBound().scratch_bytes(AttentionBackward{
+  return cuda::ScratchBound(choice).scratch_bytes(AttentionBackward{
       .q = q, .k = q, .v = q, .o = q, .lse = lse, .d_o = q, .d_q = q, .d_k = q, .d_v = q, .scale = 1});
 }
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr AttentionChoice kChoices[] = {AttentionChoice::kAuto, AttentionChoice::kCudnn, AttentionChoice::kFerry};
 
-TEST_CASE("an attention's bound is above what cuDNN was seen to ask for, and never above the limit of a call") {
-  CHECK(bound_of({1, 2048, 32, 64}) >= 285'000'000);
-  CHECK(bound_of({1, 2048, 32, 128}) >= 302'000'000);
-  CHECK(bound_of({1, 1024, 32, 64}) >= 32 * (2 * 1024 * 1024 + 1024 * 64 * 4));
-  CHECK(bound_of({1, 1024, 32, 64}) < 100 * kMiB);
-  CHECK(bound_of({16, 8192, 32, 128}) == 300 * kMiB);
+TEST_CASE("a cuDNN attention's bound is above what it was seen to ask for, and never above the limit of a call") {
+  const auto bound = [](const Attention& a) { return bound_of(a, AttentionChoice::kCudnn); };
+  CHECK(bound({1, 2048, 32, 64}) >= 285'000'000);
+  CHECK(bound({1, 2048, 32, 128}) >= 302'000'000);
+  CHECK(bound({1, 1024, 32, 64}) >= 32 * (2 * 1024 * 1024 + 1024 * 64 * 4));
+  CHECK(bound({1, 1024, 32, 64}) < 100 * kMiB);
+  CHECK(bound({16, 8192, 32, 128}) == 300 * kMiB);
+}
+
+TEST_CASE("fused attention needs two numbers a padded row and head, unless cuDNN is asked for") {
+  for (const std::int64_t width : {64, 80, 96, 128}) {
+    for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kFerry}) {
+      CHECK(bound_of({4, 2048, 32, width}, choice) == 2 * 4 * 2048 * 32 * sizeof(float));
+      CHECK(bound_of({1, 1, 2, width}, choice) == 2 * 128 * 2 * sizeof(float));
+    }
+  }
+}
+
+TEST_CASE("heads of other widths are cuDNN's with attention = auto, the plain kernels' with ferry") {
+  const Attention odd = {1, 1024, 32, 72};
+  CHECK(bound_of(odd, AttentionChoice::kAuto) == bound_of(odd, AttentionChoice::kCudnn));
+  CHECK(bound_of(odd, AttentionChoice::kFerry) == 1024 * 32 * sizeof(float));
 }
 
 TEST_CASE("f32 attention runs on the plain kernels, which need a number a row and head") {
-  CHECK(bound_of({2, 100, 6, 16}, DType::kF32) == 2 * 100 * 6 * 4);
+  for (const AttentionChoice choice : kChoices)
+    CHECK(bound_of({2, 100, 6, 64}, choice, DType::kF32) == 2 * 100 * 6 * 4);
 }
 
 TEST_CASE("every matrix product has one workspace, and ops without sums have none") {
-  const cuda::ScratchBound bound;
+  const cuda::ScratchBound bound(AttentionChoice::kAuto);
   CHECK(bound.scratch_bytes(Matmul{}) == 32 * kMiB);
   CHECK(bound.scratch_bytes(Rope{}) == 0);
   const TensorView x(nullptr, DType::kBf16, {1000, 100});
@@ -44,8 +62,8 @@ TEST_CASE("every matrix product has one workspace, and ops without sums have non
 }
 
 TEST_CASE("bounds stand in for cuda alone, and only where there is no GPU") {
-  CHECK(create_scratch_bound("cpu") == nullptr);
-  CHECK(create_scratch_bound("trace:cpu") == nullptr);
+  CHECK(create_scratch_bound("cpu", {}) == nullptr);
+  CHECK(create_scratch_bound("trace:cpu", {}) == nullptr);
 }
 
 }  // namespace

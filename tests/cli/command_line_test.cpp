@@ -172,6 +172,15 @@ TEST_CASE("threads and device reach the backend") {
   CHECK(refusal({"bench", "ops", "--device", "-1"}).find("expected an integer from 0 to 1023") != std::string::npos);
 }
 
+TEST_CASE("the choice of an attention reaches the backend") {
+  const auto attention = [](const Args& args) { return backend_options(parse_command_line(args).config).attention; };
+  CHECK(attention({"plan"}) == AttentionChoice::kAuto);
+  CHECK(attention({"plan", "--attention", "cudnn"}) == AttentionChoice::kCudnn);
+  CHECK(attention({"bench", "ops", "--attention", "ferry"}) == AttentionChoice::kFerry);
+  CHECK(attention({"generate", "out", "--attention", "ferry"}) == AttentionChoice::kFerry);
+  CHECK(has(refusal({"plan", "--attention", "flash"}), "one of auto, cudnn, ferry"));
+}
+
 TEST_CASE("bench takes a config file after its target") {
   const TempFolder folder;
   const std::string file = folder.write("run.toml", kFile).string();

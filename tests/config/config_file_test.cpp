@@ -147,6 +147,7 @@ TEST_CASE("a saved config reads back equal, whatever its values") {
   config.resident_layers = 0;
   config.resident_state_layers = 2;
   config.residuals = RunConfig::Residuals::kHost;
+  config.attention = RunConfig::Attention::kFerry;
   CHECK(parsed(to_toml(config)) == config);
 }
 
@@ -160,7 +161,7 @@ TEST_CASE("every option survives a saved config") {
           OptionValue(std::string("bf16")), OptionValue(std::string("shuffled")), OptionValue(std::string("linear")),
           OptionValue(std::string("none")), OptionValue(std::string("u16")), OptionValue(std::string("cpu")),
           OptionValue(std::string("tokens:3")), OptionValue(std::string("logits")), OptionValue(std::string("host")),
-          OptionValue(std::string("nearest")), OptionValue(std::string("6.8GB"))}) {
+          OptionValue(std::string("nearest")), OptionValue(std::string("ferry")), OptionValue(std::string("6.8GB"))}) {
       if (is_allowed(option, value) && config == RunConfig{}) set_option(config, option, value, option.key);
     }
     INFO(option.key);

@@ -6,7 +6,7 @@
 namespace ferry::test {
 namespace {
 
-/// Heads of the width that cuDNN's attention takes.
+/// Heads of a width that fused attention takes.
 ModelConfig wide_heads() {
   ModelConfig config = small_config(true);
   config.hidden_size = 128;

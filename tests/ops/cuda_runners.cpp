@@ -20,7 +20,7 @@ std::vector<std::vector<OpRunner>> equal_runners() {
   return {{runner, runner, backend_runner(create_backend("cuda", {}))}};
 }
 
-// cuBLASLt, and cuDNN or the plain kernels.
+// cuBLASLt; attention by fused kernels, cuDNN or the plain kernels, as rows are aligned.
 bool is_by_library(const OpRunner&, const char* op) {
   const std::string_view name = op;
   return name == Matmul::kName || name == AttentionForward::kName || name == AttentionBackward::kName;

@@ -29,11 +29,11 @@ inline constexpr Tolerance kTolerances[] = {
     // Tensor cores add 16 products at a time and cut off what lies below the last place of the sum, 2^-23 of it: always
     // toward zero, so a sum of 1030 terms, 65 steps, may lie 65 * 2^-23 = 8e-6 of its largest partial sum off.
     {"cuda", "matmul", DType::kF32, 2e-6, 1e-5},
-    // cuDNN's log-sum-exp from exponentials and logarithms to base 2, each within 2^-22, of scores times log2(e),
-    // rounded.
+    // A log-sum-exp from exponentials and logarithms to base 2, each within 2^-22, of scores times log2(e), rounded.
     {"cuda", "attention", DType::kF32, 2e-6, 4e-6},
-    // cuDNN rounds probabilities and the gradients of scores to bf16 before it multiplies them, 2^-9 of each; an output
-    // is a sum of them, up to eight times smaller than the sum of their sizes where they cancel.
+    // Fused kernels and cuDNN round probabilities and the gradients of scores to bf16 before they multiply them, 2^-9
+    // of
+    // each; an output is a sum of them, up to eight times smaller than the sum of their sizes where they cancel.
     {"cuda", "attention", DType::kBf16, 0x1p-6, 0x1p-6},
     // As on the CPU: exp, log and reciprocals are within a few 2^-24 here too.
     {"cuda", "", DType::kF32, 2e-6, 2e-6},

@@ -130,13 +130,12 @@ class CudaBackend final : public Backend {
         host_memory_(options.pin_memory, options.threads == 0 ? available_threads() : options.threads),
         ops_(fmt::format("{} {}.{} {}", properties.name, properties.major, properties.minor,
                          properties.multiProcessorCount),
-             options.choices_file) {
+             options.choices_file, options.attention) {
     capabilities_.name = "cuda";
-    const std::string& cudnn = ops_.attention().version();
     capabilities_.description =
         fmt::format("{}, compute capability {}.{}, {:.1f} GiB, driver for CUDA {}, {}", properties.name,
                     properties.major, properties.minor, static_cast<double>(properties.totalGlobalMem) / kGiB,
-                    cuda_version_text(driver_version), cudnn.empty() ? "no cuDNN" : cudnn);
+                    cuda_version_text(driver_version), ops_.attention().describe());
     capabilities_.is_device = true;
     capabilities_.numa_node = numa_node_of(device_);
   }
@@ -336,6 +335,7 @@ CudaOptions cuda_options(const BackendOptions& options) {
   CudaOptions result;
   result.device = options.device;
   result.threads = options.threads;
+  result.attention = options.attention;
   result.pin_memory = flag_from_environment("FERRY_PIN_MEMORY", true);
   result.sync_launches = flag_from_environment("FERRY_SYNC_LAUNCHES", false);
   result.choices_file = default_choices_file();

@@ -15,6 +15,7 @@ struct CudaOptions {
   bool pin_memory = true;              // false: host memory stays pageable, copies are staged
   bool sync_launches = false;          // wait for each op and name the one that fails
   std::filesystem::path choices_file;  // of matrix products; empty = none
+  AttentionChoice attention = AttentionChoice::kAuto;
 };
 
 /// What the environment adds: FERRY_PIN_MEMORY=0, FERRY_SYNC_LAUNCHES=1, FERRY_MATMUL_CACHE. Throws Error{kConfig} for

@@ -2,15 +2,11 @@
 // One overload per op; the arithmetic is in kernels/ and the libraries.
 #include "backend/cuda/cuda_ops.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <variant>
 
 #include "backend/cuda/cuda_raii.h"
-#include "core/error.h"
-#include "core/log.h"
-#include "kernels/attention_plain.h"
 #include "kernels/launch.h"
 
 namespace ferry::cuda {
@@ -18,7 +14,7 @@ namespace {
 
 struct Context {
   CublasLtMatmul& matmul;
-  CudnnAttention& attention;
+  Attention& attention;
   cudaStream_t stream;
   Scratch scratch;
 };
@@ -111,65 +107,13 @@ void run(const Context& context, const Rope& op) {
   FERRY_CUDA_CHECK(kernels::launch_rope(args, context.stream));
 }
 
-// --- attention: cuDNN where it takes the op, else the plain kernels ---
-
-kernels::HeadRows head_rows(const TensorView& view) {
-  return {view.data, view.stride[0], view.stride[1], view.stride[2]};
-}
-
-template <class Attention>
-kernels::AttentionShape attention_shape(const Attention& op) {
-  kernels::AttentionShape shape;
-  shape.batch = op.q.shape[0];
-  shape.n_queries = op.q.shape[1];
-  shape.n_keys = op.k.shape[1];
-  shape.n_heads = op.q.shape[2];
-  shape.n_kv_heads = op.k.shape[2];
-  shape.width = op.q.shape[3];
-  shape.type = type_of(op.q);
-  shape.scale = op.scale;
-  return shape;
-}
-
-template <class Attention>
-void check_plain(const Attention& op) {
-  FERRY_CHECK(op.q.shape[3] <= kernels::kAttentionPlainMaxWidth, kShape,
-              "{}: q is {}, expected heads of at most {} elements: a wider one runs with --backend cpu",
-              Attention::kName, op.q.describe(), kernels::kAttentionPlainMaxWidth);
-}
-
 void run(const Context& context, const AttentionForward& op) {
-  if (context.attention.supported(op)) return context.attention.forward(op, context.scratch, context.stream);
-  check_plain(op);
-  kernels::AttentionPlainForwardArgs args;
-  args.shape = attention_shape(op);
-  args.q = head_rows(op.q);
-  args.k = head_rows(op.k);
-  args.v = head_rows(op.v);
-  args.o = head_rows(op.o);
-  args.lse = op.lse.as<float>();
-  FERRY_CUDA_CHECK(kernels::launch_attention_plain_forward(args, context.stream));
+  context.attention.enqueue(op, context.scratch, context.stream);
 }
 
 void run(const Context& context, const AttentionBackward& op) {
-  if (context.attention.supported(op)) return context.attention.backward(op, context.scratch, context.stream);
-  check_plain(op);
-  kernels::AttentionPlainBackwardArgs args;
-  args.shape = attention_shape(op);
-  args.q = head_rows(op.q);
-  args.k = head_rows(op.k);
-  args.v = head_rows(op.v);
-  args.o = head_rows(op.o);
-  args.lse = op.lse.as<float>();
-  args.d_o = head_rows(op.d_o);
-  args.d_q = head_rows(op.d_q);
-  args.d_k = head_rows(op.d_k);
-  args.d_v = head_rows(op.d_v);
-  args.scratch = context.scratch.data;
-  FERRY_CUDA_CHECK(kernels::launch_attention_plain_backward(args, context.stream));
+  context.attention.enqueue(op, context.scratch, context.stream);
 }
-
-// --- the rest ---
 
 void run(const Context& context, const SwigluForward& op) {
   kernels::SwigluForwardArgs args;
@@ -296,37 +240,14 @@ std::size_t scratch_of(const AnyOp&) {
   return 0;
 }
 
-// Enough for cuDNN and for the plain kernels: which of them runs may depend on the alignment of the data, the answer
-// may not, so it is asked for without data.
-
-std::size_t attention_scratch(CudnnAttention& attention, AttentionForward op) {
-  for (TensorView* view : {&op.q, &op.k, &op.v, &op.o, &op.lse}) view->data = nullptr;
-  return attention.supported(op) ? attention.scratch_bytes(op) : 0;
-}
-
-std::size_t attention_scratch(CudnnAttention& attention, AttentionBackward op) {
-  for (TensorView* view : {&op.q, &op.k, &op.v, &op.o, &op.lse, &op.d_o, &op.d_q, &op.d_k, &op.d_v}) {
-    view->data = nullptr;
-  }
-  const std::size_t plain_bytes = kernels::attention_plain_backward_scratch_bytes(attention_shape(op));
-  return std::max(plain_bytes, attention.supported(op) ? attention.scratch_bytes(op) : 0);
-}
-
 }  // namespace
 
-CudaOps::CudaOps(const std::string& device, std::filesystem::path choices_file)
-    : matmul_(device, std::move(choices_file)) {
-  if (!attention_.unavailable().empty()) {
-    log::warn("attention runs on plain kernels, which are many times slower than cuDNN's: {}",
-              attention_.unavailable());
-  }
-}
+CudaOps::CudaOps(const std::string& device, std::filesystem::path choices_file, AttentionChoice attention)
+    : matmul_(device, std::move(choices_file)), attention_(attention) {}
 
 std::size_t CudaOps::scratch_bytes(const Op& op) {
-  if (const auto* forward = std::get_if<AttentionForward>(&op)) return attention_scratch(attention_, *forward);
-  if (const auto* backward = std::get_if<AttentionBackward>(&op)) {
-    return attention_scratch(attention_, *backward);
-  }
+  if (const auto* forward = std::get_if<AttentionForward>(&op)) return attention_.scratch_bytes(*forward);
+  if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_.scratch_bytes(*backward);
   return std::visit([](const auto& each) { return scratch_of(each); }, op);
 }
 

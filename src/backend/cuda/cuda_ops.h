@@ -9,16 +9,16 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention.h"
 #include "backend/cuda/cublaslt_matmul.h"
-#include "backend/cuda/cudnn_attention.h"
 
 namespace ferry::cuda {
 
 /// The ops of one device; the calling thread has made it current. Any thread may call.
 class CudaOps {
  public:
-  /// As CublasLtMatmul. Says once in the log when attention has to do without cuDNN.
-  CudaOps(const std::string& device, std::filesystem::path choices_file);
+  /// As CublasLtMatmul and Attention.
+  CudaOps(const std::string& device, std::filesystem::path choices_file, AttentionChoice attention);
 
   /// Depends on shapes, dtypes and strides alone.
   std::size_t scratch_bytes(const Op& op);
@@ -27,11 +27,11 @@ class CudaOps {
   /// Throws Error{kShape} before anything is enqueued for an attention head too wide, Error{kDevice}.
   void enqueue(cudaStream_t stream, const Op& op, Scratch scratch);
 
-  const CudnnAttention& attention() const { return attention_; }
+  const Attention& attention() const { return attention_; }
 
  private:
   CublasLtMatmul matmul_;
-  CudnnAttention attention_;
+  Attention attention_;
 };
 
 }  // namespace ferry::cuda

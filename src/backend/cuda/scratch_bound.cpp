@@ -3,6 +3,8 @@
 #include "backend/cuda/scratch_bound.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <variant>
 
 #include "backend/cuda/workspace.h"
@@ -26,18 +28,40 @@ std::size_t bound(const SumOfSquares& op) {
   return bytes_of(ceil_div(op.x.elems(), kBlockElems));
 }
 
+/// One number a row and head.
+std::size_t plain_bytes(const AttentionBackward& op) { return bytes_of(op.q.shape[0] * op.q.shape[2] * op.q.shape[1]); }
+
+constexpr std::int64_t kFusedPaddedRows = 128;
+
+/// What ferry's fused kernels take where rows are aligned; unaligned rows need less.
+bool is_fused(const AttentionBackward& op) {
+  constexpr std::array<std::int64_t, 4> kWidths = {64, 80, 96, 128};
+  const std::int64_t n_rows = op.q.shape[0] * op.q.shape[2] * (op.k.shape[1] + kFusedPaddedRows);
+  return op.q.dtype == DType::kBf16 && std::ranges::count(kWidths, op.q.shape[3]) > 0 && op.scale > 0 &&
+         n_rows <= std::numeric_limits<std::int32_t>::max();
+}
+
+/// Two numbers a padded row and head.
+std::size_t fused_bytes(const AttentionBackward& op) {
+  return 2 * bytes_of(op.q.shape[0] * op.q.shape[2] * round_up(op.q.shape[1], kFusedPaddedRows));
+}
+
 /// The deterministic backward keeps partial sums of d_q, (T, D) f32 for every 128 keys (heads up to 64 wide) or 256
 /// (wider ones): 2 T T bytes a head at the common widths. Around them lie the sum itself and d_k, d_v for every query
 /// head. Calls are split until they stay below the limit.
-std::size_t bound(const AttentionBackward& op) {
+std::size_t cudnn_bytes(const AttentionBackward& op) {
   const std::int64_t heads = op.q.shape[0] * op.q.shape[2];
-  const std::size_t plain = bytes_of(heads * op.q.shape[1]);
-  if (op.q.dtype != DType::kBf16) return plain;
   const std::int64_t length = round_up(std::max(op.q.shape[1], op.k.shape[1]), 256);
   const std::int64_t width = round_up(op.q.shape[3], 64);
   const std::int64_t partial_sums = length / (width <= 64 ? 128 : 256);
   const std::int64_t elems = heads * length * (width * (partial_sums + 3) + 4);
-  return std::max(plain, std::min(bytes_of(elems), kMaxAttentionWorkspaceBytes));
+  return std::min(bytes_of(elems), kMaxAttentionWorkspaceBytes);
+}
+
+std::size_t attention_bound(const AttentionBackward& op, AttentionChoice choice) {
+  if (choice != AttentionChoice::kCudnn && is_fused(op)) return fused_bytes(op);
+  const bool may_be_cudnn = choice != AttentionChoice::kFerry && op.q.dtype == DType::kBf16;
+  return std::max(plain_bytes(op), may_be_cudnn ? cudnn_bytes(op) : 0);
 }
 
 // All other ops need none; cuDNN's forward pass less than a matrix product.
@@ -49,6 +73,7 @@ std::size_t bound(const AnyOp&) {
 }  // namespace
 
 std::size_t ScratchBound::scratch_bytes(const Op& op) const {
+  if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_bound(*backward, attention_);
   return std::visit([](const auto& each) { return bound(each); }, op);
 }
 

@@ -9,7 +9,12 @@ namespace ferry::cuda {
 /// Never below what the backend asks for. Equal to it but for cuDNN's attention, whose workspace only cuDNN knows.
 class ScratchBound final : public ScratchSizes {
  public:
+  explicit ScratchBound(AttentionChoice attention) : attention_(attention) {}
+
   std::size_t scratch_bytes(const Op& op) const override;
+
+ private:
+  const AttentionChoice attention_;
 };
 
 }  // namespace ferry::cuda

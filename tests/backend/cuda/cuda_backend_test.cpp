@@ -285,7 +285,7 @@ TEST_CASE("auto takes the GPU, which says what it is", "[gpu]") {
   const auto backend = create_backend("auto", {});
   CHECK(backend->capabilities().name == "cuda");
   CHECK(backend->capabilities().is_device);
-  for (const char* part : {", compute capability ", " GiB, driver for CUDA ", "cuDNN"}) {
+  for (const char* part : {", compute capability ", " GiB, driver for CUDA ", ", attention auto"}) {
     CAPTURE(backend->capabilities().description);
     CHECK(backend->capabilities().description.find(part) != std::string::npos);
   }

@@ -111,12 +111,13 @@ TEST_CASE("the environment switches pinning and launches") {
   CHECK(cuda_options({}).pin_memory);
   CHECK(!cuda_options({}).sync_launches);
   const Variable pin("FERRY_PIN_MEMORY", "0"), sync("FERRY_SYNC_LAUNCHES", "1"), file("FERRY_MATMUL_CACHE", "/x/y");
-  const CudaOptions options = cuda_options({.threads = 3, .device = 1});
+  const CudaOptions options = cuda_options({.threads = 3, .device = 1, .attention = AttentionChoice::kFerry});
   CHECK(!options.pin_memory);
   CHECK(options.sync_launches);
   CHECK(options.choices_file == "/x/y");
   CHECK(options.device == 1);
   CHECK(options.threads == 3);
+  CHECK(options.attention == AttentionChoice::kFerry);
 }
 
 TEST_CASE("another value of a switch in the environment is refused") {

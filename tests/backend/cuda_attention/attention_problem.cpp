@@ -148,4 +148,35 @@ void poison(const TensorView& view) {
   });
 }
 
+std::vector<AttentionProblem::Shape> attention_shapes() {
+  std::vector<AttentionProblem::Shape> list;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    list.insert(list.end(), {{dtype, 1, 1, 1, 2, 1, 64},
+                             {dtype, 2, 7, 7, 4, 2, 64},
+                             {dtype, 1, 16, 16, 1, 1, 128},
+                             {dtype, 2, 33, 33, 8, 2, 80},
+                             {dtype, 2, 100, 100, 8, 2, 128},
+                             {dtype, 1, 129, 129, 4, 4, 96},
+                             {dtype, 2, 257, 257, 8, 2, 64},
+                             {dtype, 1, 17, 17, 2, 2, 10},
+                             {dtype, 1, 5, 37, 4, 2, 64},
+                             {dtype, 2, 1, 70, 4, 1, 128},
+                             {dtype, 1, 64, 65, 2, 1, 72},
+                             {dtype, 1, 40, 40, 2, 1, 256},
+                             {dtype, 1, 24, 24, 2, 1, 200},
+                             {dtype, 3, 512, 512, 8, 2, 64}});
+  }
+  std::mt19937 generator(7);
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(generator() % static_cast<std::uint32_t>(high - low + 1));
+  };
+  for (int i = 0; i < 16; ++i) {
+    const std::int64_t length = draw(1, 300), kv_heads = draw(1, 3), width = 8 * draw(1, 16);
+    const std::int64_t past = i % 4 == 3 ? draw(1, 60) : 0;
+    list.push_back({i % 2 == 0 ? DType::kBf16 : DType::kF32, draw(1, 3), length, length + past, kv_heads * draw(1, 4),
+                    kv_heads, width});
+  }
+  return list;
+}
+
 }  // namespace ferry::test

@@ -48,6 +48,9 @@ class AttentionProblem {
   std::size_t size_bytes_ = 0;
 };
 
+/// Widths and lengths of every kind, grouped heads, cached keys, both dtypes; small enough for the CPU.
+std::vector<AttentionProblem::Shape> attention_shapes();
+
 /// How far an output may lie from the reference: |got - want| <= relative * |want| + of_largest * max(1, |want|), the
 /// inputs being of order 1, and in the mean square by `of_mean` of the reference.
 struct AttentionTolerance {
