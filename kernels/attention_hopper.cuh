@@ -170,8 +170,9 @@ struct Ring {
   }
 };
 
-/// One lane of each warp says that the warp has read a stage.
+/// One lane of each warp says that the warp has read a stage: after all lanes have.
 __device__ __forceinline__ void release(uint32_t barrier) {
+  __syncwarp();
   if (threadIdx.x % kLanes == 0) barrier_arrive(barrier);
 }
 
