@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#define XXH_INLINE_ALL
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming): xxHash's own name
 #include <xxhash.h>
 
 #include "io/mapped_file.h"

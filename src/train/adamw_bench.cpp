@@ -160,8 +160,7 @@ std::vector<PoolPlacement> adamw_bench_pools(int numa_node) {
   for (int n = 1; n < useful; n *= 2) counts.push_back(n);
   if (useful >= 8) counts.insert(counts.end(), {useful - 4, useful - 2, useful + 1});
   std::ranges::sort(counts);
-  const auto repeated = std::ranges::unique(counts);
-  counts.erase(repeated.begin(), repeated.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   std::vector<PoolPlacement> pools;
   for (const int n : counts) pools.push_back(place_pool(n, numa_node));
   return pools;
