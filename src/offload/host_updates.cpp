@@ -10,7 +10,7 @@
 namespace ferry {
 namespace {
 
-// Rows that one task updates: about kAdamwCut elements at common widths.
+// Rows that one task updates: a few times kAdamwCut elements at common widths.
 constexpr std::int64_t kRunRows = 32;
 
 }  // namespace
