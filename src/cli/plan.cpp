@@ -19,6 +19,7 @@ namespace {
 struct PlannedBackend {
   std::unique_ptr<ScratchSizes> sizes;
   std::string name;
+  bool is_device = true;
   MemoryLimits limits;  // of the device alone: the host may be another machine's
 };
 
@@ -33,6 +34,7 @@ PlannedBackend planned_backend(const RunConfig& config) {
   }
   auto backend = create_backend(config.backend, backend_options(config));
   result.name = backend->capabilities().name + ": " + backend->capabilities().description;
+  result.is_device = backend->capabilities().is_device;
   result.limits.device_bytes = backend->free_device_bytes();
   result.sizes = std::move(backend);
   return result;
@@ -65,6 +67,7 @@ int run_plan(const CommandLine& line) {
   text.add_lines("memory", memory_table(step.device.memory.peak_lines(), step.host.memory.lines()));
   if (const std::string host = describe_host(step); !host.empty()) text.add("", host);
   add_traffic(text, step);
+  add_expected(text, plan, backend.is_device);
   for (const std::string& each : std::move(text).lines()) fmt::print("{}\n", each);
   return 0;
 }

@@ -58,6 +58,13 @@ std::string kept_of(const EngineOptions& options, std::int64_t n_layers) {
   return fmt::format("those of {} are kept", kept == n_layers ? "all layers" : layers(n_layers - kept, kept));
 }
 
+/// Three digits, or all before the point.
+std::string short_number(double value) {
+  return value < 100 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+std::string in_ms(double seconds) { return short_number(seconds * 1e3) + " ms"; }
+std::string in_gb(double bytes) { return short_number(bytes / 1e9) + " GB"; }
+
 }  // namespace
 
 std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, DType dtype) {
@@ -117,6 +124,22 @@ std::string list_of(const std::vector<MemoryLine>& lines) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", line.purpose, human_bytes(line.size_bytes));
   }
   return text;
+}
+
+void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device) {
+  if (plan.measured.empty() && !is_device) return;
+  const StepForecast& step = plan.forecast;
+  const EngineOptions& options = plan.step->options;
+  const auto tokens = static_cast<double>(options.max_sequences() * options.seq_len);
+  text.add("expected",
+           fmt::format("{} a step ({} tokens/s), bound by {}: device {}, host memory {} (AdamW {} and copies {} at "
+                       "{}/s), to the device {}, to the host {}",
+                       in_ms(step.total_s), human_count(tokens / step.total_s), step.bound(), in_ms(step.device_s),
+                       in_ms(step.host_s), in_gb(step.adamw_bytes), in_gb(step.copied_bytes),
+                       in_gb(plan.rates.host_bytes_s), in_ms(step.h2d_s), in_ms(step.d2h_s)));
+  text.add("", plan.measured.empty() ? "by the rates of an H200 machine: `ferry bench machine --rates FILE` measures "
+                                       "this one's"
+                                     : "by the rates of " + plan.measured);
 }
 
 void add_traffic(TextReport& text, const StepPlan& plan) {

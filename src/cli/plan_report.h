@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/text_report.h"
+#include "cli/training_plan.h"
 #include "config/model_config.h"
 #include "config/run_config.h"
 #include "data/sequence_set.h"
@@ -29,6 +30,10 @@ std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, con
 
 /// "weights 4.54 GiB, tokens 160 KiB"
 std::string list_of(const std::vector<MemoryLine>& lines);
+
+/// The step time to expect, what bounds it, and by which rates. Nothing where the rates are an H200 machine's and the
+/// backend is no device.
+void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device);
 
 /// Bytes of one step: each way over the bus, and AdamW's.
 void add_traffic(TextReport& text, const StepPlan& plan);

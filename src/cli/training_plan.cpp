@@ -13,7 +13,9 @@
 #include "core/host_limits.h"
 #include "core/human_units.h"
 #include "core/log.h"
+#include "io/printable.h"
 #include "offload/planner.h"
+#include "train/rates_file.h"
 
 namespace ferry {
 namespace {
@@ -85,7 +87,10 @@ struct Place {
 TrainingPlan plan_request(const RunConfig& config, const ModelConfig& model, const PlanRequest& request,
                           const Place& place) {
   const PlanChoice choice = choose_plan(model, request, place.sizes);
-  TrainingPlan plan{.step = std::make_unique<StepPlan>(model, choice.options, place.sizes), .notes = {}};
+  TrainingPlan plan;
+  plan.step = std::make_unique<StepPlan>(model, choice.options, place.sizes);
+  plan.rates = request.rates;
+  if (request.options.training) plan.forecast = StepEstimate(*plan.step, request.rates).forecast({});
   check_host(config, *plan.step, request.host_bytes, place.device_is_host && config.host_memory == "auto");
   for (const std::string& note : choice.notes) {
     plan.notes.push_back(
@@ -117,9 +122,18 @@ TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, co
   PlanRequest request{.options = engine_options(config),
                       .free = freedom_of(config),
                       .device = budget_of(config, limits),
-                      .host_bytes = host_limit(config, limits)};
+                      .host_bytes = host_limit(config, limits),
+                      .rates = {}};
   request.options.training = passes == Passes::kTraining;
-  return plan_request(config, model, request, {sizes, limits.device_is_host});
+  std::string measured;
+  if (request.options.training && !config.rates.empty()) {
+    const RatesFile file = read_rates_file(config.rates);
+    request.rates = file.rates;
+    measured = printable_name(fmt::format("{}: {}, {}", config.rates, file.description, file.date));
+  }
+  TrainingPlan plan = plan_request(config, model, request, {sizes, limits.device_is_host});
+  plan.measured = std::move(measured);
+  return plan;
 }
 
 TrainingPlan plan_here(const RunConfig& config, const ModelConfig& model, const Backend& backend, Passes passes) {
@@ -135,7 +149,8 @@ TrainingPlan plan_generation(const RunConfig& config, const ModelConfig& model, 
       .options = options,
       .free = {.vocab_chunk = true, .resident_state_layers = true, .mlp_cut = true, .offload = true},
       .device = budget_of(config, limits),
-      .host_bytes = host_limit(config, limits)};
+      .host_bytes = host_limit(config, limits),
+      .rates = {}};
   TrainingPlan plan = plan_request(config, model, request, {backend, limits.device_is_host});
   warn_of_locked_memory(*plan.step, backend);
   return plan;

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "config/model_config.h"
 #include "config/run_config.h"
+#include "offload/step_estimate.h"
 #include "offload/step_plan.h"
 
 namespace ferry {
@@ -29,6 +30,9 @@ inline constexpr std::size_t kDeviceReserveBytes = std::size_t{512} << 20;
 struct TrainingPlan {
   std::unique_ptr<StepPlan> step;
   std::vector<std::string> notes;  // for the user
+  StepForecast forecast;           // of a training step
+  MachineRates rates;              // that it was planned by
+  std::string measured;            // where they come from: a file and its machine; empty = the defaults
 };
 
 enum class Passes {
@@ -36,7 +40,8 @@ enum class Passes {
   kForward,  // no gradients and no optimizer state
 };
 
-/// Allocates nothing. Throws Error{kConfig}; Error{kMemory} when gpu_memory or host_memory is too small, with what the
+/// Allocates nothing; reads the file of `rates` for training. Throws Error{kConfig}; Error{kIo} for that file;
+/// Error{kMemory} when gpu_memory or host_memory is too small, with what the
 /// least plan takes.
 TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
                            const MemoryLimits& limits, Passes passes = Passes::kTraining);

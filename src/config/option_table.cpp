@@ -222,6 +222,10 @@ std::vector<Option> bench_options() {
 
 std::vector<Option> plan_options() {
   return {
+      {"rates", "plan", TextOption{&C::rates, Form::kPath, {}},
+       "File of what this machine can do in a second: `bench machine` writes it; plan, train and bench step choose by "
+       "it and say which step time to expect (without it, by those of an H200 machine)",
+       kShort, kSteps},
       {"weight_slots", "plan", IntOption{&C::weight_slots, 2, 64}, "Device buffers for weights, else the plan chooses",
        kAdvanced, kSteps},
       {"grad_slots", "plan", IntOption{&C::grad_slots, 2, 64}, "Device buffers for gradients, else the plan chooses",

@@ -100,6 +100,7 @@ struct RunConfig {
   std::int64_t adamw_params = std::int64_t{1} << 27;
 
   // plan: what is given holds, the plan chooses the rest
+  std::string rates;  // a file
   std::int64_t weight_slots = 0;
   std::int64_t grad_slots = 0;
   std::int64_t vocab_chunk = 0;             // rows; 0 = the plan chooses

@@ -14,4 +14,7 @@ namespace ferry {
 /// Source    Chowdhery et al. 2022, arXiv:2204.02311, appendix B, with causal attention.
 double model_flop(const ModelConfig& config, std::int64_t batch_size, std::int64_t seq_len);
 
+/// Of these, a third of attention's: its forward pass.
+double attention_forward_flop(const ModelConfig& config, std::int64_t batch_size, std::int64_t seq_len);
+
 }  // namespace ferry

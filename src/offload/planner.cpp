@@ -184,7 +184,7 @@ class Planner {
     const double slot_bytes = free_.weight_slots && streams ? unit_bytes(base, {.weight_slots = 1}) : 0;
     const double layer_bytes = free_.resident_layers && streams ? unit_bytes(base, {.weight_layers = 1}) : 0;
     const double spare_bytes = static_cast<double>(request_.device.bytes) - static_cast<double>(measure(base).device);
-    const StepEstimate estimate(StepPlan(config_, base, sizes_));
+    const StepEstimate estimate(StepPlan(config_, base, sizes_), request_.rates);
     Growth growth;
     for (growth.state_layers = 0; growth.state_layers <= most_state; ++growth.state_layers) {
       for (growth.keep_layers = 0; growth.keep_layers <= most_kept; ++growth.keep_layers) {
@@ -195,7 +195,7 @@ class Planner {
         left -= static_cast<double>(growth.weight_slots) * slot_bytes;
         const auto room = layer_bytes > 0 ? static_cast<std::int64_t>(left / layer_bytes) : 0;
         growth.weight_layers = std::min(room, n_layers - growth.state_layers);
-        candidates.push_back({with(base, growth), estimate.seconds(growth)});
+        candidates.push_back({with(base, growth), estimate.forecast(growth).total_s});
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "config/model_config.h"
 #include "offload/engine.h"
+#include "offload/machine_rates.h"
 
 namespace ferry {
 
@@ -42,6 +43,7 @@ struct PlanRequest {
   PlanFreedom free;
   DeviceBudget device;
   std::optional<std::size_t> host_bytes;  // absent = no limit
+  MachineRates rates;
 };
 
 struct PlanChoice {
@@ -52,7 +54,7 @@ struct PlanChoice {
 /// Deterministic: the same request gives the same choice. Too small a budget loses, in this order: residuals on the
 /// device; then, with a note, the whole MLP and large vocabulary chunks, whichever frees more. A larger one gains:
 /// layers that live on the device with AdamW, and layers that keep their activations, in the numbers that give the
-/// shortest estimated step; then a third weight slot and layers that keep their weights.
+/// shortest estimated step at the given rates; then a third weight slot and layers that keep their weights.
 /// A forward-only engine has everything on the device where that fits or nothing limits it, else what leaves least to
 /// travel.
 /// Throws Error{kConfig}; Error{kMemory} with the least that works.

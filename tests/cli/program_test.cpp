@@ -11,6 +11,7 @@
 #include "cli/workplace.h"
 #include "core/simd.h"
 #include "optim/adamw.h"
+#include "train/rates_file.h"
 
 using namespace ferry::test;
 
@@ -132,6 +133,29 @@ TEST_CASE("plan prints the memory that train takes, and what a step moves") {
   }
   const Outcome train = run_ferry(place, {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0"});
   CHECK(memory_lines(train.out) == memory_lines(plan.out));
+}
+
+TEST_CASE("plan tells the step time to expect on a device, or by measured rates") {
+  const Workplace place;
+  CHECK_FALSE(contains(run_ferry(place, {"plan", "tiny.toml"}).out, "expected "));
+  const std::string device = run_ferry(place, {"plan", "tiny.toml", "--backend", "cuda"}).out;
+  INFO(device);
+  CHECK(contains(device, "expected  "));
+  CHECK(contains(device, " ms a step ("));
+  CHECK(contains(device, "by the rates of an H200 machine"));
+  place.write("rates.json", ferry::to_json(ferry::RatesFile{.rates = {.products_flop_s = 1e6},
+                                                            .backend = "cpu",
+                                                            .description = "slow",
+                                                            .date = "2026-11-30",
+                                                            .threads = 1}));
+  place.write("planned.toml", std::string(kConfig) + "[plan]\nrates = \"rates.json\"\n");
+  const Outcome measured = run_ferry(place, {"plan", "planned.toml"});
+  INFO(measured.out);
+  CHECK(contains(measured.out, "bound by the device"));
+  CHECK(contains(measured.out, "by the rates of rates.json: slow, 2026-11-30"));
+  place.write("broken.json", "{\"format\": 1}");
+  check_refused(place, {"plan", "planned.toml", "--rates", "broken.json"}, 3, "broken.json: format is 1, expected");
+  check_refused(place, {"plan", "planned.toml", "--rates", "absent.json"}, 3, "absent.json");
 }
 
 TEST_CASE("plan needs no data and no GPU, and no machine that holds the model") {

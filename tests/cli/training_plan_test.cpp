@@ -4,7 +4,9 @@
 
 #include "catch.h"
 #include "cli/run_setup.h"
+#include "temp_file.h"
 #include "thrown.h"
+#include "train/rates_file.h"
 
 namespace ferry {
 namespace {
@@ -60,6 +62,24 @@ TEST_CASE("every option of the plan reaches the engine") {
   CHECK(options.keep_layers == 2);
   CHECK(options.mlp_cut.size == 64);
   CHECK(options.head_tokens == 32);
+}
+
+TEST_CASE("a plan is made by the rates of a file, and says whose they are") {
+  const TempFolder folder;
+  Fixture f;
+  CHECK(f.plan().rates == MachineRates{});
+  CHECK(f.plan().measured.empty());
+  RatesFile file{.rates = {}, .backend = "cpu", .description = "a slow\nhost", .date = "2026-11-30", .threads = 3};
+  file.rates.adamw_bytes_s = file.rates.host_bytes_s = 1e6;
+  f.config.rates = folder.write("rates.json", to_json(file)).string();
+  const TrainingPlan plan = f.plan();
+  CHECK(plan.rates == file.rates);
+  CHECK(plan.forecast.host_s == Approx((plan.forecast.adamw_bytes + plan.forecast.copied_bytes) / 1e6));
+  CHECK(has(plan.measured, "rates.json: a slow\\x0ahost, 2026-11-30"));
+  f.config.rates = (folder.path() / "absent.json").string();
+  CHECK(has(f.refusal(), "absent.json"));
+  // A forward pass has nothing to choose by them.
+  CHECK_NOTHROW(plan_training(f.config, model_of(f.config), *f.backend, f.limits, Passes::kForward));
 }
 
 TEST_CASE("a forward pass is planned without gradients and optimizer state") {

@@ -84,7 +84,7 @@ TEST_CASE("every budget from the smallest plan on is obeyed, and a larger one ne
     CHECK(f.arena(choice.options) <= budget);
     CHECK(choice.notes.size() <= notes_before);
     if (choice.notes.empty()) {
-      const double estimate_s = StepEstimate(f.plan(choice.options)).seconds({});
+      const double estimate_s = StepEstimate(f.plan(choice.options), {}).forecast({}).total_s;
       CHECK(estimate_s <= before_s * 1.001);  // a saved fetch may be a shorter one than was thought
       before_s = std::min(before_s, estimate_s);
     }
@@ -129,6 +129,33 @@ TEST_CASE("bits are the same under every budget that forces no other arithmetic"
     ++n_trained;
   }
   CHECK(n_trained >= 5);
+}
+
+TEST_CASE("rates decide what a budget is spent on, never how it is met") {
+  const Fixture f;
+  PlanRequest slow_host = request_of(Kind::kBytes, 0);
+  slow_host.rates.adamw_bytes_s = slow_host.rates.host_bytes_s = 1e6;
+  PlanRequest slow_device = request_of(Kind::kBytes, 0);
+  slow_device.rates.products_flop_s = slow_device.rates.attention_forward_flop_s = 1e6;
+  const std::vector<std::byte> reference = trained(f.config, request_of(Kind::kNone).options);
+  const std::size_t least = f.least();
+  int n_different = 0;
+  for (int i = 0; i < 8; ++i) {
+    slow_host.device.bytes = slow_device.device.bytes = least + f.default_bytes() * static_cast<std::size_t>(i) / 5;
+    CAPTURE(i, slow_host.device.bytes);
+    const PlanChoice layers = f.choose(slow_host);
+    const PlanChoice activations = f.choose(slow_device);
+    CHECK(layers.options.resident_state_layers >= activations.options.resident_state_layers);
+    CHECK(layers.options.keep_layers <= activations.options.keep_layers);
+    CHECK(layers.notes == activations.notes);
+    CHECK(layers.options.vocab_chunk == activations.options.vocab_chunk);
+    CHECK(layers.options.mlp_cut.size == activations.options.mlp_cut.size);
+    if (layers.options.keep_layers == activations.options.keep_layers || !layers.notes.empty()) continue;
+    ++n_different;
+    CHECK(trained(f.config, layers.options) == reference);
+    CHECK(trained(f.config, activations.options) == reference);
+  }
+  CHECK(n_different >= 2);
 }
 
 TEST_CASE("pins hold under any budget, and an error names them") {
