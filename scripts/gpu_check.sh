@@ -133,6 +133,7 @@ benchmark() {
 if [[ $benchmarks == yes && -x $build/ferry ]]; then
   say "Benchmarks"
   benchmark bench_ops ops
+  benchmark bench_machine machine --rates "$log/rates.json"
   benchmark bench_adamw adamw
   for model in llama3.2-1b llama3.2-1b-resident; do
     benchmark "bench_floor.$model" floor "configs/$model.toml"

@@ -20,7 +20,7 @@
 namespace ferry {
 namespace {
 
-constexpr std::array<std::string_view, 4> kBenchTargets = {"ops", "step", "floor", "adamw"};
+constexpr std::array<std::string_view, 5> kBenchTargets = {"ops", "step", "floor", "adamw", "machine"};
 
 // What the line says, before any value is looked at.
 struct RawLine {
@@ -182,14 +182,23 @@ void shorten_built_in_warmup(const RawLine& raw, CommandLine& line) {
   line.config.warmup_steps = std::min(line.config.warmup_steps, line.config.steps / 4);
 }
 
+using Keys = std::vector<std::string_view>;
+
+// Of a target that does not run the line's model.
+bool has_own_shapes(const std::string& target) { return target == "ops" || target == "adamw" || target == "machine"; }
+
+// What such a target takes on the line.
+Keys flags_of(const std::string& target) {
+  if (target == "ops") return {"dtype", "backend", "device", "threads", "attention"};
+  if (target == "adamw") return {"backend", "device", "threads", "adamw_params"};
+  return {"backend", "device", "threads", "adamw_params", "attention", "machine_seconds", "rates"};
+}
+
 // What a target has no use for may stand in its file, not on its line. Without a model the shapes of `bench ops` are
 // fixed.
 void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
-  using Keys = std::vector<std::string_view>;
-  const bool of_ops = line.bench_target == "ops";
-  const Keys always = of_ops ? Keys{"dtype", "backend", "device", "threads", "attention"}
-                             : Keys{"backend", "device", "threads", "adamw_params"};
-  const Keys model = of_ops ? Keys{"model", "batch_size", "seq_len"} : Keys{};
+  const Keys always = flags_of(line.bench_target);
+  const Keys model = line.bench_target == "ops" ? Keys{"model", "batch_size", "seq_len"} : Keys{};
   for (const auto& [option, texts] : raw.texts) {
     const bool of_model = std::ranges::count(model, option->key) != 0;
     FERRY_CHECK(of_model || std::ranges::count(always, option->key) != 0, kConfig,
@@ -234,7 +243,7 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   line.seq_len_given = raw.texts.contains(find_option("seq_len"));
   if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
-  if (line.bench_target == "ops" || line.bench_target == "adamw") refuse_idle_flags(raw, line);
+  if (has_own_shapes(line.bench_target)) refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
   shorten_built_in_warmup(raw, line);

@@ -15,7 +15,7 @@ struct CommandLine {
   Command command = Command::kTrain;
   RunConfig config;
   std::string config_source;       // the config file, "built-in configs/tiny.toml", or "" for defaults and flags alone
-  std::string bench_target;        // "ops", "step", "floor" or "adamw"
+  std::string bench_target;        // "ops", "step", "floor", "adamw" or "machine"
   std::vector<std::string> paths;  // export: source and target; inspect: what to look at
   bool dtype_given = false;        // on the line
   bool seq_len_given = false;      // on the line

@@ -216,7 +216,10 @@ std::vector<Option> bench_options() {
       {"floor_seconds", "bench", RealOption{&C::floor_seconds, 0, 3600},
        "How long `bench floor` runs, at least one step", kShort, kBench},
       {"adamw_params", "bench", IntOption{&C::adamw_params, kMinAdamwParams, kMaxTokens},
-       "Parameters that `bench adamw` updates, 14 bytes each: far more than the caches hold", kShort, kBench},
+       "Parameters that `bench adamw` and `bench machine` update, 14 bytes each: far more than the caches hold", kShort,
+       kBench},
+      {"machine_seconds", "bench", RealOption{&C::machine_seconds, 0, 3600},
+       "How long `bench machine` measures each line of its tables; a dozen of them", kShort, kBench},
   };
 }
 
@@ -283,7 +286,8 @@ std::span<const CommandInfo> command_table() {
       {Command::kPlan, "plan", "[CONFIG]",
        "Print the memory, and the bytes moved per step, that training would need; allocates nothing, needs no GPU"},
       {Command::kBench, "bench", "TARGET [CONFIG]",
-       "Measure this machine: `ops`, training steps (`step`), their products alone (`floor`), or `adamw`"},
+       "Measure all that plans go by (`machine`), `ops`, training steps (`step`), their products (`floor`), or "
+       "`adamw`"},
   };
   return table;
 }

@@ -98,6 +98,7 @@ struct RunConfig {
   std::int64_t untimed_steps = 3;
   double floor_seconds = 5;
   std::int64_t adamw_params = std::int64_t{1} << 27;
+  double machine_seconds = 3;
 
   // plan: what is given holds, the plan chooses the rest
   std::string rates;  // a file

@@ -10,6 +10,19 @@
 #include "offload/step_plan.h"
 
 namespace ferry {
+namespace {
+
+bool is_of(FloorPart part, const Op& op) {
+  switch (part) {
+    case FloorPart::kAll: return true;
+    case FloorPart::kProducts: return std::holds_alternative<Matmul>(op);
+    case FloorPart::kAttentionForward: return std::holds_alternative<AttentionForward>(op);
+    case FloorPart::kAttentionBackward: return std::holds_alternative<AttentionBackward>(op);
+  }
+  return false;
+}
+
+}  // namespace
 
 StepFloor::StepFloor(Backend& backend, const ModelConfig& config, const EngineOptions& options)
     : backend_(backend),
@@ -77,29 +90,31 @@ TensorView StepFloor::in_slot(const Slots& slots, std::int64_t turn, int segment
   return {slot, options_.dtype, {parameters_.segment(segment).elems}};
 }
 
-double StepFloor::flop() const {
+double StepFloor::flop(FloorPart part) const {
   double total = 0;
-  for (const Op& op : ops_) total += op_flop(op);
+  for (const Op& op : ops_) total += is_of(part, op) ? op_flop(op) : 0;
   return total;
 }
 
-void StepFloor::enqueue_step() {
-  for (const Op& op : ops_) backend_.enqueue(stream_.get(), op, buffers_.scratch());
+void StepFloor::enqueue_step(FloorPart part) {
+  for (const Op& op : ops_) {
+    if (is_of(part, op)) backend_.enqueue(stream_.get(), op, buffers_.scratch());
+  }
 }
 
-std::vector<double> StepFloor::run(double seconds) {
+std::vector<double> StepFloor::run(double seconds, FloorPart part) {
   constexpr std::size_t kMarks = kQueued + 1;
   std::array<std::unique_ptr<Event>, kMarks> marks;  // marks[i % kMarks]: the end of step i, the start of the next
   for (auto& mark : marks) mark = backend_.create_event();
   const auto mark = [&marks](std::size_t step) { return marks[step % kMarks].get(); };
   std::vector<double> step_ms;
   double total_ms = 0;
-  enqueue_step();
+  enqueue_step(part);
   backend_.record(mark(0), stream_.get());
   std::size_t enqueued = 0;
   for (std::size_t step = 1; step == 1 || total_ms < seconds * 1e3; ++step) {
     for (; enqueued < step + kQueued - 1; ++enqueued) {
-      enqueue_step();
+      enqueue_step(part);
       backend_.record(mark(enqueued + 1), stream_.get());
     }
     backend_.sync(mark(step));

@@ -15,6 +15,9 @@
 
 namespace ferry {
 
+/// Some of a step's ops.
+enum class FloorPart { kAll, kProducts, kAttentionForward, kAttentionBackward };
+
 /// The products and attention that Engine::train_step enqueues on its compute stream, in its order, on memory of real
 /// size: forward, what `recompute` computes again, backward, and the head with its second pass. Weights and gradients
 /// take turns in two slots each.
@@ -29,11 +32,11 @@ class StepFloor {
   /// In the order of a step.
   const std::vector<Op>& ops() const { return ops_; }
   /// Arithmetic of one step's ops.
-  double flop() const;
+  double flop(FloorPart part = FloorPart::kAll) const;
 
-  /// Runs steps back to back on one stream for about `seconds`, at least one, after one that does not count. Returns
-  /// the milliseconds of each. Blocks.
-  std::vector<double> run(double seconds);
+  /// Runs steps of these ops back to back on one stream for about `seconds`, at least one, after one that does not
+  /// count. Returns the milliseconds of each. Blocks.
+  std::vector<double> run(double seconds, FloorPart part = FloorPart::kAll);
 
  private:
   static constexpr std::size_t kSlots = 2;
@@ -46,7 +49,7 @@ class StepFloor {
   void record_head(const PassOps& ops);
   TensorView in_slot(const Slots& slots, std::int64_t turn, int segment) const;
   void fill(DType dtype, std::size_t arena_bytes, std::int64_t slot_elems);
-  void enqueue_step();
+  void enqueue_step(FloorPart part);
 
   Backend& backend_;
   const ModelConfig config_;

@@ -24,12 +24,12 @@ struct AdamwBenchOptions {
 /// Bytes that are read and written, in GB/s.
 struct AdamwBenchRow {
   int n_threads = 1;
-  double triad = 0;             // a = b + s * c, stored past the caches
-  double in_place = 0;          // each word is read and written, without arithmetic
+  double triad = 0;  // see HostPasses
+  double in_place = 0;
   std::vector<double> formats;  // AdamW, in the order of adamw_bench_formats()
 };
 
-/// "f32 (26 B)": bytes that an update reads and writes per parameter, the gradient included.
+/// "f32 (26 B)": see HostPasses::name_of_format.
 std::vector<std::string> adamw_bench_formats();
 
 /// Pools for the sweep: 1, 2, 4, ... threads, as many as are useful, and all that are available.

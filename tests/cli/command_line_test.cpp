@@ -181,6 +181,20 @@ TEST_CASE("the choice of an attention reaches the backend") {
   CHECK(has(refusal({"plan", "--attention", "flash"}), "one of auto, cudnn, ferry"));
 }
 
+TEST_CASE("bench machine takes what it measures by and where its rates go") {
+  const CommandLine line = parse_command_line({"bench", "machine", "--threads", "3", "--adamw-params", "10000000",
+                                               "--machine-seconds", "0.5", "--rates", "rates.json", "--device", "1"});
+  CHECK(line.bench_target == "machine");
+  CHECK(line.config.threads == 3);
+  CHECK(line.config.adamw_params == 10'000'000);
+  CHECK(line.config.machine_seconds == 0.5);
+  CHECK(line.config.rates == "rates.json");
+  CHECK(has(refusal({"bench", "machine", "--steps", "3"}), "ferry bench machine: --steps changes nothing there"));
+  CHECK(has(refusal({"bench", "machine", "--model", "tiny"}), "--model changes nothing there"));
+  CHECK(has(refusal({"bench", "adamw", "--rates", "rates.json"}), "--rates changes nothing there"));
+  CHECK(has(refusal({"bench", "machine", "--machine-seconds", "-1"}), "--machine-seconds"));
+}
+
 TEST_CASE("bench takes a config file after its target") {
   const TempFolder folder;
   const std::string file = folder.write("run.toml", kFile).string();
@@ -208,12 +222,12 @@ TEST_CASE("bench without a file measures the built-in config, or the model of th
 }
 
 TEST_CASE("a missing bench target lists the targets") {
-  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops, step, floor, adamw)");
+  CHECK(refusal({"bench"}) == "config: ferry bench: no target (targets: ops, step, floor, adamw, machine)");
 }
 
 TEST_CASE("an unknown bench target is refused with the nearest one") {
   CHECK(refusal({"bench", "op"}) ==
-        "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops, step, floor, adamw)");
+        "config: ferry bench: unknown target 'op': did you mean 'ops'? (targets: ops, step, floor, adamw, machine)");
 }
 
 TEST_CASE("help and version are texts") {

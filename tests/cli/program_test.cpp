@@ -379,6 +379,31 @@ TEST_CASE("bench step and bench floor measure the model of a config file") {
   CHECK_FALSE(place.has("out"));
 }
 
+TEST_CASE("bench machine writes the rates that plan goes by") {
+  const Workplace place;
+  const std::vector<std::string> args = {
+      "bench", "machine", "--backend", "cpu", "--threads", "2", "--machine-seconds", "0", "--adamw-params", "8388608"};
+  std::vector<std::string> to_file = args;
+  to_file.insert(to_file.end(), {"--rates", "rates.json"});
+  const Outcome bench = run_ferry(place, to_file);
+  INFO(bench.err);
+  INFO(bench.out);
+  REQUIRE(bench.exit_code == 0);
+  for (const char* part : {"backend   cpu: ", " on 2 threads", "in pieces of 16.0 MiB ", "both copies beside ",
+                           "  all together ", "products and attention ", "attention backward ",
+                           "copies within the device ", "plan, train and bench step: rates.json\n"}) {
+    INFO(part);
+    CHECK(contains(bench.out, part));
+  }
+  const Outcome plan = run_ferry(place, {"plan", "tiny.toml", "--rates", "rates.json"});
+  INFO(plan.out);
+  CHECK(plan.exit_code == 0);
+  CHECK(contains(plan.out, "expected  "));
+  CHECK(contains(plan.out, "by the rates of rates.json: "));
+  // Refused before anything is measured.
+  check_refused(place, {"bench", "machine", "--rates", "absent/rates.json"}, 3, "absent");
+}
+
 TEST_CASE("bench says what it cannot measure") {
   const Workplace place;
   place.write("none.toml", "[data]\nseq_len = 16\n");

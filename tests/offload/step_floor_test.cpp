@@ -97,6 +97,20 @@ TEST_CASE("the floor has exactly the products and attention of the engine's step
   CHECK(floor.flop() == flop);
 }
 
+TEST_CASE("parts of the floor add up to it, and run alone") {
+  const auto backend = create_backend("cpu", {.threads = 1});
+  StepFloor floor(*backend, small_config(true), small_options());
+  double flop = 0;
+  for (const FloorPart part : {FloorPart::kProducts, FloorPart::kAttentionForward, FloorPart::kAttentionBackward}) {
+    CHECK(floor.flop(part) > 0);
+    CHECK(floor.run(0, part).size() == 1);
+    flop += floor.flop(part);
+  }
+  CHECK(flop == Approx(floor.flop()).epsilon(1e-12));
+  // The scores are made again: ten FLOP against four, for a forward pass that runs twice.
+  CHECK(floor.flop(FloorPart::kAttentionBackward) == 1.25 * floor.flop(FloorPart::kAttentionForward));
+}
+
 TEST_CASE("the floor's values stay in range, however often its ops run") {
   const auto backend = create_backend("cpu", {.threads = 1});
   StepFloor floor(*backend, small_config(false), small_options());
