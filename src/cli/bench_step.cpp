@@ -39,15 +39,20 @@ void bench_training_steps(const CommandLine& line) {
   std::optional<TraceFile> trace;
   if (!config.trace.empty()) trace.emplace(config.trace);
   const std::unique_ptr<Backend> backend = bench_backend(line);
-  const EngineOptions options = plan_here(config, model, *backend).step->options;
+  const TrainingPlan plan = plan_here(config, model, *backend);
+  const EngineOptions& options = plan.step->options;
   Engine engine(*backend, model, options);
   print_run(line, model, engine.parameters());
   print_line("plan", describe_offload(options, model.n_layers));
+  TextReport expected;
+  add_expected(expected, plan, backend->capabilities().is_device);
+  for (const std::string& text : std::move(expected).lines()) print_line(text);
   engine.initialize(static_cast<std::uint64_t>(config.seed));
   const StepBenchContext context{.model_flop = model_flop(model, config.sequences(), config.seq_len),
                                  .peak_flop_s = dense_bf16_peak(backend->capabilities().description),
                                  .device_bytes = backend->device_bytes(),
-                                 .host_bytes = backend->host_bytes()};
+                                 .host_bytes = backend->host_bytes(),
+                                 .expected_ms = expected_step_ms(plan, backend->capabilities().is_device)};
   const StepBenchOptions steps{.steps = config.steps > 0 ? config.steps : kDefaultSteps,
                                .untimed_steps = config.untimed_steps,
                                .batch_size = config.sequences(),

@@ -126,8 +126,13 @@ std::string list_of(const std::vector<MemoryLine>& lines) {
   return text;
 }
 
+std::optional<double> expected_step_ms(const TrainingPlan& plan, bool is_device) {
+  if (plan.measured.empty() && !is_device) return std::nullopt;
+  return plan.forecast.total_s * 1e3;
+}
+
 void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device) {
-  if (plan.measured.empty() && !is_device) return;
+  if (!expected_step_ms(plan, is_device)) return;
   const StepForecast& step = plan.forecast;
   const EngineOptions& options = plan.step->options;
   const auto tokens = static_cast<double>(options.max_sequences() * options.seq_len);

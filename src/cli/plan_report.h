@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,10 @@ std::vector<std::string> memory_table(const std::vector<MemoryLine>& device, con
 /// "weights 4.54 GiB, tokens 160 KiB"
 std::string list_of(const std::vector<MemoryLine>& lines);
 
-/// The step time to expect, what bounds it, and by which rates. Nothing where the rates are an H200 machine's and the
-/// backend is no device.
+/// Milliseconds of a step to expect; none where the rates are an H200 machine's and the backend is no device.
+std::optional<double> expected_step_ms(const TrainingPlan& plan, bool is_device);
+
+/// The same, what bounds it, and by which rates; or nothing.
 void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device);
 
 /// Bytes of one step: each way over the bus, and AdamW's.

@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "cli/commands.h"
+#include "cli/plan_report.h"
 #include "cli/resume.h"
 #include "cli/run_folder.h"
 #include "cli/run_setup.h"
@@ -151,8 +152,7 @@ class TrainRun {
     print_all(progress_, describe_start({.line = line_,
                                          .model = model_,
                                          .engine = *engine_,
-                                         .options = plan_.step->options,
-                                         .notes = plan_.notes,
+                                         .plan = plan_,
                                          .backend = backend_->capabilities(),
                                          .train_data = train_data_.sequences(),
                                          .val_data = val_data_ ? &val_data_->sequences() : nullptr,
@@ -160,6 +160,8 @@ class TrainRun {
                                          .resumed = checkpoint_ ? &*checkpoint_ : nullptr}));
     progress_.print("");
   }
+
+  std::optional<double> expected_ms() const { return expected_step_ms(plan_, backend_->capabilities().is_device); }
 
   RunMetrics run_metrics() const {
     return {.ferry_version = FERRY_VERSION,
@@ -170,7 +172,8 @@ class TrainRun {
             .batch_size = config_.sequences(),
             .seq_len = config_.seq_len,
             .train_tokens = train_data_.sequences().n_tokens(),
-            .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0};
+            .val_tokens = val_data_ ? val_data_->sequences().n_tokens() : 0,
+            .expected_step_ms = expected_ms()};
   }
 
   /// The loss curve, and the final weights of a run that reached its end. A failure to save does not hide the error
@@ -202,7 +205,11 @@ class TrainRun {
 
   int finish(const TrainResult& result) {
     progress_.print("");
-    print_all(progress_, describe_end(result, folder_, weights_, has_byte_vocabulary(model_)));
+    print_all(progress_, describe_end({.result = result,
+                                       .folder = folder_,
+                                       .weights = weights_,
+                                       .byte_vocabulary = has_byte_vocabulary(model_),
+                                       .expected_step_ms = expected_ms()}));
     if (result.interrupted) return 128 + InterruptGuard::signal();
     if (config_.sample_tokens > 0 && has_byte_vocabulary(model_)) print_sample();
     return 0;

@@ -55,11 +55,12 @@ std::vector<std::string> describe_start(const StartReport& report) {
   text.add("data", describe_data(config.train_data, report.train_data));
   if (report.val_data != nullptr) text.add("", "validation " + describe_data(config.val_data, *report.val_data));
   text.add("backend", report.backend.name + ": " + report.backend.description);
-  text.add("offload", describe_offload(report.options, report.model.n_layers));
-  for (const std::string& note : report.notes) text.add("", note);
-  text.add("optimizer", describe_optimizer(report.options, report.engine.pool_placement()));
+  text.add("offload", describe_offload(report.plan.step->options, report.model.n_layers));
+  for (const std::string& note : report.plan.notes) text.add("", note);
+  text.add("optimizer", describe_optimizer(report.plan.step->options, report.engine.pool_placement()));
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
   text.add_lines("memory", table);
+  add_expected(text, report.plan, report.backend.is_device);
   text.add("run", describe_run(report));
   if (report.resumed != nullptr) {
     text.add("resume", fmt::format("after step {}, from {}", grouped(report.resumed->state().trainer.step),
@@ -68,13 +69,17 @@ std::vector<std::string> describe_start(const StartReport& report) {
   return std::move(text).lines();
 }
 
-std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder,
-                                      const std::filesystem::path& weights, bool byte_vocabulary) {
+std::vector<std::string> describe_end(const EndReport& report) {
+  const TrainResult& result = report.result;
   TextReport text;
   const std::string speed = result.tokens_per_s ? fmt::format(": {} tokens/s", human_count(*result.tokens_per_s)) : "";
   text.add("trained",
            fmt::format("{} steps, {} tokens in {}{}", grouped(result.steps),
                        human_count(static_cast<double>(result.tokens)), human_duration(result.elapsed_s), speed));
+  if (result.step_ms && report.expected_step_ms) {
+    text.add("",
+             fmt::format("{:.4g} ms a step; the plan expected {:.4g} ms", *result.step_ms, *report.expected_step_ms));
+  }
   if (result.skipped_steps > 0) {
     text.add("", fmt::format("{} steps skipped: not finite", grouped(result.skipped_steps)));
   }
@@ -83,11 +88,12 @@ std::vector<std::string> describe_end(const TrainResult& result, const RunFolder
                                  std::min<std::int64_t>(result.steps, LossHistory::kTail)));
   }
   if (result.last_eval) text.add("", describe(*result.last_eval));
-  if (!weights.empty()) text.add_line("weights", weights.string() + ", a Hugging Face folder");
-  text.add_line("metrics", folder.metrics().string());
-  text.add_line("curve", folder.plot().string());
-  if (byte_vocabulary && !weights.empty())
-    text.add_line("try", fmt::format("ferry generate {}", folder.path().string()));
+  if (!report.weights.empty()) text.add_line("weights", report.weights.string() + ", a Hugging Face folder");
+  text.add_line("metrics", report.folder.metrics().string());
+  text.add_line("curve", report.folder.plot().string());
+  if (report.byte_vocabulary && !report.weights.empty()) {
+    text.add_line("try", fmt::format("ferry generate {}", report.folder.path().string()));
+  }
   return std::move(text).lines();
 }
 

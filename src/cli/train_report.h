@@ -3,12 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "cli/command_line.h"
 #include "cli/run_folder.h"
+#include "cli/training_plan.h"
 #include "config/model_config.h"
 #include "data/sequence_set.h"
 #include "offload/engine.h"
@@ -21,8 +23,7 @@ struct StartReport {
   const CommandLine& line;
   const ModelConfig& model;
   const Engine& engine;
-  const EngineOptions& options;
-  const std::vector<std::string>& notes;  // of the plan
+  const TrainingPlan& plan;
   const Capabilities& backend;
   const SequenceSet& train_data;
   const SequenceSet* val_data = nullptr;  // may be absent
@@ -31,9 +32,14 @@ struct StartReport {
 };
 std::vector<std::string> describe_start(const StartReport& report);
 
-/// `weights` is the folder that holds them; empty when nothing was saved.
-std::vector<std::string> describe_end(const TrainResult& result, const RunFolder& folder,
-                                      const std::filesystem::path& weights, bool byte_vocabulary);
+struct EndReport {
+  const TrainResult& result;
+  const RunFolder& folder;
+  const std::filesystem::path& weights;  // the folder that holds them; empty when nothing was saved
+  bool byte_vocabulary = false;
+  std::optional<double> expected_step_ms;  // by the plan
+};
+std::vector<std::string> describe_end(const EndReport& report);
 
 /// The words of byte-level sources; of at most kMaxWordBytes of them.
 std::set<std::string> words_of(const std::vector<TokenSource>& sources);

@@ -73,16 +73,20 @@ void CopyLoad::run(const std::stop_token& stop) {
 
 std::vector<double> copy_rates(std::span<const std::unique_ptr<CopyLoad>> loads, double seconds) {
   std::vector<CopyLoad::Progress> begins(loads.size());
-  const auto wait_for = [&](double pieces) {
-    for (std::size_t i = 0; i < loads.size(); ++i) {
-      const double bytes = begins[i].bytes + pieces * static_cast<double>(loads[i]->piece_bytes());
-      while (loads[i]->progress().bytes < bytes) std::this_thread::sleep_for(kLook);
+  const auto wait = [&](double at_least_s, double pieces) {
+    const double end = now() + at_least_s;
+    for (bool done = false; !done;) {
+      std::this_thread::sleep_for(kLook);
+      done = now() >= end;
+      for (std::size_t i = 0; i < loads.size(); ++i) {
+        const double bytes = loads[i]->progress().bytes - begins[i].bytes;  // throws when a copy has failed
+        done = done && bytes >= pieces * static_cast<double>(loads[i]->piece_bytes());
+      }
     }
   };
-  wait_for(1);  // that all are under way
+  wait(0, 1);  // until all are under way
   for (std::size_t i = 0; i < loads.size(); ++i) begins[i] = loads[i]->progress();
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  wait_for(kFewestPieces);
+  wait(seconds, kFewestPieces);
   std::vector<double> rates;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const CopyLoad::Progress end = loads[i]->progress();

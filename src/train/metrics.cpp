@@ -49,7 +49,8 @@ std::string to_json_line(const RunMetrics& m) {
                    {"batch_size", m.batch_size},
                    {"seq_len", m.seq_len},
                    {"train_tokens", m.train_tokens},
-                   {"val_tokens", m.val_tokens}});
+                   {"val_tokens", m.val_tokens},
+                   {"expected_step_ms", or_null(m.expected_step_ms)}});
 }
 
 std::string to_json_line(const TrainMetrics& m) {

@@ -26,6 +26,7 @@ struct RunMetrics {
   std::int64_t seq_len = 0;
   std::int64_t train_tokens = 0;
   std::int64_t val_tokens = 0;
+  std::optional<double> expected_step_ms;  // by the plan
 };
 
 /// One training step.

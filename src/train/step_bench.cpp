@@ -136,8 +136,11 @@ std::vector<std::string> describe(const StepBenchResult& result, const StepBench
   const auto mfu = model_flop_utilization(context.model_flop, ms, context.peak_flop_s);
   const std::string share =
       mfu ? fmt::format("{:.1f} % of {:.0f} TFLOP/s", *mfu * 100, *context.peak_flop_s / 1e12) : "-";
-  return {line("step", fmt::format("{}, {} steps after {} untimed", describe(result.step_ms), result.steps,
-                                   result.untimed_steps)),
+  const std::string expected = context.expected_ms ? fmt::format("; the plan expected {:.3f} ms, {:.2f} of that",
+                                                                 *context.expected_ms, *context.expected_ms / ms)
+                                                   : "";
+  return {line("step", fmt::format("{}, {} steps after {} untimed{}", describe(result.step_ms), result.steps,
+                                   result.untimed_steps, expected)),
           line("speed", describe_speed(result.tokens_per_step, ms)),
           line("MFU", fmt::format("{}: {} of the model per step, {}/s", share, describe_flop(context.model_flop),
                                   describe_flop(context.model_flop / ms * 1e3))),

@@ -61,6 +61,7 @@ struct StepBenchContext {
   std::optional<double> peak_flop_s;  // of the device; none where it is not known
   std::size_t device_bytes = 0;       // at the peak
   std::size_t host_bytes = 0;
+  std::optional<double> expected_ms = {};  // of a step, by its plan
 };
 
 /// Model FLOP per second over the device's peak, 0 to 1.

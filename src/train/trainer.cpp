@@ -107,6 +107,7 @@ TrainResult Trainer::result() const {
           .loss = history_.mean_of_last(LossHistory::kTail),
           .last_eval = last_eval_,
           .tokens_per_s = throughput_.total().tokens_per_s,
+          .step_ms = throughput_.total().step_ms,
           .elapsed_s = elapsed_s(),
           .train_curve = history_.points(),
           .val_curve = val_curve_};

@@ -55,6 +55,7 @@ struct TrainResult {
   double loss = 0;  // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
   std::optional<EvalMetrics> last_eval;
   std::optional<double> tokens_per_s;  // without the first step and evaluations
+  std::optional<double> step_ms;       // the same: mean time of a step
   double elapsed_s = 0;
   std::vector<LossPoint> train_curve;
   std::vector<LossPoint> val_curve;

@@ -153,6 +153,14 @@ TEST_CASE("plan tells the step time to expect on a device, or by measured rates"
   INFO(measured.out);
   CHECK(contains(measured.out, "bound by the device"));
   CHECK(contains(measured.out, "by the rates of rates.json: slow, 2026-11-30"));
+  const std::string trained = run_ferry(place, {"train", "planned.toml", "--steps", "3", "--sample-tokens", "0"}).out;
+  INFO(trained);
+  CHECK(contains(trained, "by the rates of rates.json: slow, 2026-11-30"));
+  CHECK(contains(trained, " ms a step; the plan expected "));
+  CHECK(contains(read_file(place.path() / "out" / "metrics.jsonl"), "\"expected_step_ms\":4"));
+  const std::string timed = run_ferry(place, {"bench", "step", "planned.toml", "--steps", "1"}).out;
+  CHECK(contains(timed, "; the plan expected "));
+  CHECK_FALSE(contains(run_ferry(place, {"bench", "step", "tiny.toml", "--steps", "1"}).out, "expected"));
   place.write("broken.json", "{\"format\": 1}");
   check_refused(place, {"plan", "planned.toml", "--rates", "broken.json"}, 3, "broken.json: format is 1, expected");
   check_refused(place, {"plan", "planned.toml", "--rates", "absent.json"}, 3, "absent.json");

@@ -54,12 +54,10 @@ struct Fixture {
 TEST_CASE("copies walk through whole pieces of both places, one way") {
   for (const CopyDirection direction : {CopyDirection::kHostToDevice, CopyDirection::kDeviceToHost}) {
     Fixture f;
-    const std::vector<std::unique_ptr<CopyLoad>> loads = [&] {
-      std::vector<std::unique_ptr<CopyLoad>> one;
-      one.push_back(f.start(direction));
-      return one;
-    }();
+    std::vector<std::unique_ptr<CopyLoad>> loads;
+    loads.push_back(f.start(direction));
     CHECK(copy_rates(loads, 0).at(0) > 0);
+    loads.clear();
     const bool up = direction == CopyDirection::kHostToDevice;
     const auto bytes = up ? f.device_bytes() : f.host_bytes();
     const std::byte arrived{up ? std::uint8_t{7} : std::uint8_t{9}};

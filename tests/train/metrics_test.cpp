@@ -31,7 +31,7 @@ std::string read_all(const std::filesystem::path& path) {
 TEST_CASE("each kind has its documented fields, known or not") {
   CHECK(keys(to_json_line(RunMetrics{})) == std::vector<std::string>{"kind", "ferry_version", "backend", "dtype",
                                                                      "parameters", "steps", "batch_size", "seq_len",
-                                                                     "train_tokens", "val_tokens"});
+                                                                     "train_tokens", "val_tokens", "expected_step_ms"});
   CHECK(keys(to_json_line(TrainMetrics{})) == std::vector<std::string>{"kind",
                                                                        "step",
                                                                        "epoch",

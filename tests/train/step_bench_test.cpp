@@ -105,6 +105,10 @@ TEST_CASE("the report of a bench has speed, bytes moved and utilization") {
     INFO(line);
     CHECK(has(text, line));
   }
+  CHECK(
+      has(describe(result,
+                   {.model_flop = 1e12, .peak_flop_s = {}, .device_bytes = 0, .host_bytes = 0, .expected_ms = 180})[0],
+          "20 steps after 3 untimed; the plan expected 180.000 ms, 0.90 of that"));
   CHECK(has(describe(result, {.model_flop = 1e12, .peak_flop_s = {}, .device_bytes = 0, .host_bytes = 0})[2],
             "MFU       -: "));
 }
