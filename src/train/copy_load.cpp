@@ -32,7 +32,14 @@ CopyLoad::CopyLoad(Backend& backend, CopyDirection direction, const Places& plac
       stream_(backend.create_stream("copies")) {
   FERRY_ASSERT(direction != CopyDirection::kDeviceToDevice && piece_bytes > 0);
   FERRY_ASSERT(std::min(places.host.size(), places.device.size()) >= piece_bytes);
+  backend.publish(this);
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+CopyLoad::~CopyLoad() {
+  thread_.request_stop();
+  thread_.join();
+  backend_.observe(this);
 }
 
 CopyLoad::Progress CopyLoad::progress() const {
@@ -52,6 +59,7 @@ void CopyLoad::enqueue(std::size_t piece) {
 
 void CopyLoad::run(const std::stop_token& stop) {
   try {
+    backend_.observe(this);
     std::array<std::unique_ptr<Event>, kQueued> ends;
     for (auto& end : ends) end = backend_.create_event();
     for (std::size_t piece = 0; !stop.stop_requested(); ++piece) {
@@ -65,6 +73,7 @@ void CopyLoad::run(const std::stop_token& stop) {
       backend_.record(end, stream_.get());
     }
     backend_.sync(stream_.get());
+    backend_.publish(this);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     failure_ = std::current_exception();

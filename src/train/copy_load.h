@@ -25,6 +25,8 @@ class CopyLoad {
     std::span<std::byte> device;
   };
   CopyLoad(Backend& backend, CopyDirection direction, const Places& places, std::size_t piece_bytes);
+  /// Blocks until the copies in its queue are done.
+  ~CopyLoad();
   CopyLoad(const CopyLoad&) = delete;
   CopyLoad& operator=(const CopyLoad&) = delete;
 
@@ -48,7 +50,7 @@ class CopyLoad {
   mutable std::mutex mutex_;
   Progress progress_;           // guarded by mutex_
   std::exception_ptr failure_;  // guarded by mutex_
-  std::jthread thread_;         // the last: it ends before what it uses
+  std::jthread thread_;
 };
 
 /// Bytes per second of each, measured together for about `seconds` and a few pieces at least. Blocks.

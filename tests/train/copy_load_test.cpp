@@ -81,6 +81,27 @@ TEST_CASE("what has arrived is counted, and the end of a load is the end of its 
   CHECK(f.backend.n_copies == n_copies);
 }
 
+TEST_CASE("what comes before a load and after it is ordered with its copies") {
+  const auto backend = create_backend("trace:cpu", {.threads = 1});
+  const Buffer host = backend->allocate_host(kBytes, "test");
+  const Buffer device = backend->allocate_device(kBytes, "test");
+  const auto stream = backend->create_stream("fill");
+  const auto fill = [&] {
+    backend->enqueue(stream.get(), Fill{.x = TensorView(device.data(), DType::kF32, {kBytes / 4})});
+    backend->sync(stream.get());
+  };
+  fill();
+  for (int i = 0; i < 2; ++i) {
+    std::vector<std::unique_ptr<CopyLoad>> loads;
+    loads.push_back(std::make_unique<CopyLoad>(*backend, CopyDirection::kHostToDevice,
+                                               CopyLoad::Places{{static_cast<std::byte*>(host.data()), kBytes},
+                                                                {static_cast<std::byte*>(device.data()), kBytes}},
+                                               kPiece));
+    CHECK(thrown([&] { copy_rates(loads, 0); }).empty());
+  }
+  CHECK(thrown(fill).empty());
+}
+
 TEST_CASE("a copy that fails is reported to whoever measures") {
   Fixture f(true);
   std::vector<std::unique_ptr<CopyLoad>> loads;
