@@ -72,7 +72,7 @@ def label_of(target):
     short = re.sub(r"^head chunk (\d+)", r"h\1", short)
     short = re.sub(r"^embedding chunk (\d+)", r"e\1", short)
     short = re.sub(r"^final norm", "n", short)
-    short = re.sub(r"^of the batch's rows", "rows", short)
+    short = re.sub(r"^of the batch's (other )?rows", r"\1rows", short)
     short = re.sub(r"^of the input", "input", short)
     return re.sub(r", piece (\d+)", r".\1", short)
 

@@ -44,6 +44,7 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
     void* const gathered = host_.memory.at(host_.x);
     backend_.host_access(Access::kWrite, gathered, x.size_bytes(), "gathered rows");
     gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, gathered, pool_);
+    if (queue_) queue_->release_rows();
     streams_.to_device(x.data, gathered, x.size_bytes(), {"embedding rows"});
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
@@ -73,7 +74,7 @@ void Engine::Impl::submit_other_rows() {
 }
 
 void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
-  // Host memory of the step before is free again: its rows are summed, and updated where they live on the host.
+  // Host memory of the step before is free again once its rows are summed, and updated where they live on the host.
   streams_.waits.begin();
   if (steps_ > 0) queue_->verdict(steps_ - 1);
   streams_.waits.end(WaitCause::kOptimizer);
@@ -88,20 +89,23 @@ void Engine::Impl::embed_backward(const Pass& pass, const BatchRows& rows) {
     streams_.waits.end(WaitCause::kOptimizer);
     const TensorView d_x = buffers_.d_stream(pass.shape());
     const TensorView host(host_.memory.at(host_.d_x), d_x.dtype, {d_x.shape[0], d_x.shape[1]});
-    const bool tied = parameters_.tied();
-    void* const sums = tied ? arrays_.gradients_at(0, 1).data : host_.memory.at(host_.row_gradients);
-    send_rows({.d_x = host, .data = sums, .by_id = tied}, d_x);
+    send_rows({.d_x = host, .own = parameters_.tied() ? table_gradient() : TensorView()}, d_x);
   }
+}
+
+/// (V, C), at its home.
+TensorView Engine::Impl::table_gradient() const {
+  const std::int64_t elems = config_.vocab_size * config_.hidden_size;
+  return arrays_.gradients_at(0, elems).reshape({config_.vocab_size, config_.hidden_size});
 }
 
 /// The table's gradient is whole on the device. The host gets its rows for the norm alone, so that the norm has the
 /// same bits wherever the table lives.
 void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& rows) {
   const TensorView d_x = buffers_.d_stream(pass.shape());
-  const TensorView d_table = arrays_.gradients_at(0, config_.vocab_size * config_.hidden_size);
-  const TensorView table_rows = d_table.reshape({config_.vocab_size, config_.hidden_size});
+  const TensorView table_rows = table_gradient();
   streams_.on_compute({"backward embedding"}, [&] {
-    if (!parameters_.tied()) pass.context().run(Fill{.x = d_table});
+    if (!parameters_.tied()) pass.context().run(Fill{.x = table_rows});
     pass.context().run(EmbeddingBackward{
         .ids = buffers_.ids(pass.shape()), .order = buffers_.order(pass.shape()), .d_y = d_x, .d_table = table_rows});
   });
@@ -110,7 +114,8 @@ void Engine::Impl::embed_backward_on_device(const Pass& pass, const BatchRows& r
     const TensorView gathered = d_x.rows(0, n);
     pass.context().run(
         EmbeddingForward{.ids = buffers_.distinct_ids(pass.shape()).rows(0, n), .table = table_rows, .y = gathered});
-    send_rows({.d_x = {}, .data = host_.memory.at(host_.d_x), .by_id = false}, gathered);
+    const TensorView host(host_.memory.at(host_.d_x), gathered.dtype, {n, config_.hidden_size});
+    send_rows({.d_x = {}, .own = host}, gathered);
   } else {
     queue_->submit_rows({}, nullptr);
   }

@@ -103,6 +103,7 @@ class Engine::Impl {
   void backward_layers(const Pass& pass);
   void embed_backward(const Pass& pass, const BatchRows& rows);
   void embed_backward_on_device(const Pass& pass, const BatchRows& rows);
+  TensorView table_gradient() const;
   void send_rows(const RowGradients& gradients, const TensorView& source);
   std::vector<float> last_logits(const Pass& pass);
   void end_pass();

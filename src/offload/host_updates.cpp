@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces by fixed cuts of elements, rows by runs and by columns.
+// Pieces by fixed cuts of elements, rows by runs; a batch's rows by columns too, since a token may occur often.
 #include "offload/host_updates.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/int_math.h"
+#include "optim/embedding_rows.h"
 
 namespace ferry {
 namespace {
 
 // Rows that one task updates: a few times kAdamwCut elements at common widths.
 constexpr std::int64_t kRunRows = 32;
+// Of the batch's rows a task takes kRowColumns columns: about 3 us each where every token differs (one core of a
+// virtual Xeon, bf16 state), a hand-out is far below one. More rows would leave threads idle where few tokens occur
+// often.
+constexpr std::int64_t kTaskRows = 4;
 
 }  // namespace
 
@@ -85,28 +91,48 @@ ParameterRange HostUpdates::rows_range(std::int64_t first, std::int64_t count) c
           .element = first * width_};
 }
 
-double HostUpdates::sum_rows(const BatchRows& rows, const RowGradients& gradients) {
-  const std::int64_t n = gradients.by_id ? table_.shape[0] : static_cast<std::int64_t>(rows.distinct().size());
-  const auto size_bytes = static_cast<std::size_t>(n * width_) * size_of(arrays_.dtype());
-  backend_.host_access(Access::kReadWrite, gradients.data, size_bytes, "gradients of embedding rows");
-  if (gradients.d_x) {
-    backend_.host_access(Access::kRead, gradients.d_x.data, gradients.d_x.size_bytes(), "gradient of the input");
+void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradients, std::span<const std::int32_t> which,
+                              const StepScalars* scalars, std::vector<double>& squares) {
+  note_reads(gradients);
+  if (scalars != nullptr) {
+    for (const std::int32_t k : which) {
+      note_update(table_.offset + rows.distinct()[static_cast<std::size_t>(k)] * width_, width_);
+    }
   }
-  return sum_row_gradients(rows, gradients, arrays_.dtype(), width_, pool_);
-}
-
-void HostUpdates::update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars) {
-  for (const std::int32_t row : rows.distinct()) note_update(table_.offset + row * width_, width_);
-  const auto n_rows = static_cast<std::int64_t>(rows.distinct().size());
-  pool_.parallel_for(ceil_div(n_rows, kRunRows), [&](std::int64_t run) {
-    const std::int64_t end = std::min((run + 1) * kRunRows, n_rows);
-    for (std::int64_t i = run * kRunRows; i < end; ++i) {
-      const auto k = static_cast<std::size_t>(i);
-      const void* gradient = row_gradient(rows, gradients, arrays_.dtype(), width_, k);
-      const ParameterRange part = rows_range(rows.distinct()[k], 1);
-      adamw_update(adamw_range(arrays_, part, gradient), scalars.of(part), simd_level());
+  const std::int64_t n_cuts = ceil_div(width_, kRowColumns);
+  squares.resize(rows.distinct().size() * static_cast<std::size_t>(n_cuts));
+  const auto n = static_cast<std::int64_t>(which.size());
+  pool_.parallel_for(ceil_div(n, kTaskRows) * n_cuts, [&](std::int64_t task) {
+    const std::int64_t cut = task % n_cuts;
+    const std::int64_t first = task / n_cuts * kTaskRows;
+    for (std::int64_t i = first; i < std::min(first + kTaskRows, n); ++i) {
+      const std::int32_t k = which[static_cast<std::size_t>(i)];
+      squares[static_cast<std::size_t>(k * n_cuts + cut)] =
+          update_row(rows, gradients, static_cast<std::size_t>(k), cut * kRowColumns, scalars);
     }
   });
+}
+
+/// Columns [begin, begin + kRowColumns) of the k-th distinct row. Returns the sum of squares of their gradient.
+double HostUpdates::update_row(const BatchRows& rows, const RowGradients& gradients, std::size_t k, std::int64_t begin,
+                               const StepScalars* scalars) const {
+  alignas(64) std::array<std::byte, static_cast<std::size_t>(kRowColumns) * sizeof(float)> memory;
+  const TensorView gradient(memory.data(), arrays_.dtype(), {std::min(kRowColumns, width_ - begin)});
+  const double squares = make_row_gradient(rows, gradients, k, begin, gradient);
+  if (scalars == nullptr) return squares;
+  ParameterRange part = rows_range(rows.distinct()[k], 1);
+  part.offset += begin;
+  part.element += begin;
+  part.elems = gradient.elems();
+  adamw_update(adamw_range(arrays_, part, gradient.data), scalars->of(part), simd_level());
+  return squares;
+}
+
+/// For backends that look for races.
+void HostUpdates::note_reads(const RowGradients& gradients) {
+  for (const TensorView& view : {gradients.d_x, gradients.own}) {
+    if (view) backend_.host_access(Access::kRead, view.data, view.size_bytes(), "gradients of embedding rows");
+  }
 }
 
 }  // namespace ferry

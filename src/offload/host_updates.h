@@ -36,14 +36,18 @@ class HostUpdates {
   /// gradient array.
   void update_rows_of(const Piece& piece, std::span<const std::int32_t> rows, const StepScalars& scalars);
   void update_other_rows(const Piece& piece, std::span<const std::int32_t> rows, const StepScalars& scalars);
-  /// As sum_row_gradients.
-  double sum_rows(const BatchRows& rows, const RowGradients& gradients);
-  /// The rows that the batch reads, from their sums.
-  void update_rows(const BatchRows& rows, const RowGradients& gradients, const StepScalars& scalars);
+  /// Makes the gradients of distinct rows that the batch reads, `which` by their number, and updates each while it is
+  /// in cache; without `scalars` it is made for its squares alone. `squares` has one place for each row and cut of
+  /// columns, so that their sum in order does not depend on which rows come together.
+  void update_rows(const BatchRows& rows, const RowGradients& gradients, std::span<const std::int32_t> which,
+                   const StepScalars* scalars, std::vector<double>& squares);
 
  private:
   void update_runs(const std::vector<RowRun>& runs, const StepScalars& scalars);
   void note_update(std::int64_t offset, std::int64_t elems);
+  void note_reads(const RowGradients& gradients);
+  double update_row(const BatchRows& rows, const RowGradients& gradients, std::size_t k, std::int64_t begin,
+                    const StepScalars* scalars) const;
   ParameterRange rows_range(std::int64_t first, std::int64_t count) const;
 
   Backend& backend_;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -73,13 +73,8 @@ StepScalars OptimizerQueue::begin_step(std::int64_t step, double lr, std::shared
   step_->lr = lr;
   step_->rows = std::move(rows);
   step_->next = std::move(next);
-  if (step_->next) {
-    const std::span<const std::int32_t> now = step_->rows->distinct();
-    const std::span<const std::int32_t> then = step_->next->distinct();
-    std::ranges::set_difference(then, now, std::back_inserter(step_->early));
-    std::ranges::set_union(then, now, std::back_inserter(step_->either));
-    step_->early_parts = end_table_piece_ - first_table_piece_ + 1;
-  }
+  step_->split = split_rows(*step_->rows, step_->next.get());
+  if (step_->next) step_->early_parts = end_table_piece_ - first_table_piece_ + 1;
   const std::scoped_lock lock(mutex_);
   record_of(step) = {};
   if (!deferred()) step_->scalars = scalars_of(lr, ++applied_steps_, 1);
@@ -168,6 +163,7 @@ void OptimizerQueue::take(const Arrival& arrival) {
     case Kind::kRows:
       step.row_gradients = arrival.row_gradients;
       ready_.push({Part::kRows, kAllElse, arrival.step});
+      if (step.next) ready_.push({Part::kLateRows, kAllElse, arrival.step});
       return;
   }
 }
@@ -199,7 +195,8 @@ void OptimizerQueue::throw_not_finite(const Step& step) {
 void OptimizerQueue::run(std::stop_token stop) {
   try {
     std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [&] { return !ready_.empty() && failure_ == nullptr; })) {
+    const auto may_go_on = [&] { return !wanted_ || early_version_ < *wanted_; };
+    while (changed_.wait(lock, stop, [&] { return !ready_.empty() && failure_ == nullptr && may_go_on(); })) {
       const Update update = ready_.top();
       ready_.pop();
       lock.unlock();
@@ -220,35 +217,55 @@ void OptimizerQueue::run(std::stop_token stop) {
 
 void OptimizerQueue::apply(const Update& update) {
   const Step& step = *update.step;
-  if (update.part == Part::kRows) return finish_rows(update.step);
+  if (update.part == Part::kRows || update.part == Part::kLateRows) return apply_rows(update);
   const Piece& piece = pieces_.piece(update.piece);
   if (update.part == Part::kPiece) return updates_.update(piece, step.scalars);
-  if (update.part == Part::kOtherRows) return updates_.update_other_rows(piece, step.either, step.scalars);
-  if (step.next) return updates_.update_rows_of(piece, step.early, step.scalars);
-  updates_.update_other_rows(piece, step.rows->distinct(), step.scalars);
+  const bool early = update.part == Part::kEarlyRows && step.next;
+  if (early) return updates_.update_rows_of(piece, step.split.early, step.scalars);
+  updates_.update_other_rows(piece, step.split.either, step.scalars);
 }
 
 void OptimizerQueue::note_span(const Update& update, Timeline::Clock::time_point begin) {
   if (options_.timeline == nullptr) return;
   SpanName name{.what = "AdamW", .piece = update.piece};
   if (update.part == Part::kRows) name = {"AdamW of the batch's rows"};
+  if (update.part == Part::kLateRows) name = {"AdamW of the batch's other rows"};
   if (update.part == Part::kEarlyRows && update.step->next) name.what = "AdamW of the next batch's rows";
   options_.timeline->note_host(Lane::kOptimizer, name, update.step->step, begin);
 }
 
-/// Everything of the step has arrived.
-void OptimizerQueue::finish_rows(const StepRef& ref) {
-  Step& step = *ref;
-  const double squares = step.row_gradients.data == nullptr ? 0 : updates_.sum_rows(*step.rows, step.row_gradients);
-  {
-    const std::scoped_lock lock(mutex_);
-    const auto sum = static_cast<float>(squares);
-    if (options_.norms) note(step, "the gradient of model.embed_tokens.weight", std::span(&sum, 1));
-    step.squares += squares;
-    resolve(ref);
+/// Everything of the step has arrived. Clipping needs all squares before the first update; without it a row is updated
+/// as its gradient is made, and the verdict comes with the last part.
+void OptimizerQueue::apply_rows(const Update& update) {
+  Step& step = *update.step;
+  const bool first = update.part == Part::kRows;
+  const bool updates = updated_[static_cast<std::size_t>(first_table_piece_)];
+  const auto& which = first ? step.split.both : step.split.rest;
+  if (!deferred()) {
+    take_rows(step, which, updates ? &step.scalars : nullptr);
+    return finish_rows(update.step, !first || !step.next);
   }
-  const bool updates_rows = updated_[static_cast<std::size_t>(first_table_piece_)];
-  if (updates_rows && step.not_finite.empty()) updates_.update_rows(*step.rows, step.row_gradients, step.scalars);
+  if (first) {
+    for (const auto* rows : {&step.split.both, &step.split.rest}) take_rows(step, *rows, nullptr);
+    finish_rows(update.step, true);
+  }
+  if (updates && step.not_finite.empty()) take_rows(step, which, &step.scalars);
+}
+
+void OptimizerQueue::take_rows(Step& step, const std::vector<std::int32_t>& which, const StepScalars* scalars) {
+  if (step.row_gradients) updates_.update_rows(*step.rows, step.row_gradients, which, scalars, step.row_squares);
+}
+
+/// Squares that are not finite are found with either part; with `all` of them the norm is whole.
+void OptimizerQueue::finish_rows(const StepRef& ref, bool all) {
+  Step& step = *ref;
+  const double squares = std::accumulate(step.row_squares.begin(), step.row_squares.end(), 0.0);
+  const std::scoped_lock lock(mutex_);
+  const auto sum = static_cast<float>(squares);
+  if (options_.norms) note(step, "the gradient of model.embed_tokens.weight", std::span(&sum, 1));
+  if (!all) return;
+  step.squares += squares;
+  resolve(ref);
 }
 
 /// The verdict, and with it what was held.
@@ -277,9 +294,10 @@ void OptimizerQueue::resolve(const StepRef& ref) {
 }
 
 void OptimizerQueue::finish_part(Step& step, Part part, int piece) {
-  if (part == Part::kRows) {
+  if (part == Part::kRows || part == Part::kLateRows) {
     if (!updated_[static_cast<std::size_t>(first_table_piece_)]) return;
-    for (int id = first_table_piece_; id < end_table_piece_; ++id) finish_piece(step, id);
+    const bool all = part == Part::kLateRows || !step.next;
+    for (int id = first_table_piece_; all && id < end_table_piece_; ++id) finish_piece(step, id);
   } else {
     finish_piece(step, piece);
   }
@@ -338,13 +356,22 @@ void OptimizerQueue::wait_for(int piece, std::int64_t version) {
 void OptimizerQueue::wait_for_rows(const BatchRows& rows, std::int64_t version) {
   if (!updated_[static_cast<std::size_t>(first_table_piece_)]) return;
   if (&rows == named_.get()) {
-    wait_until({"wait for AdamW of the batch's rows"}, [&] { return early_version_ >= version; });
+    wait_until({"wait for AdamW of the batch's rows"}, [&] {
+      wanted_ = version;
+      return early_version_ >= version;
+    });
     backend_.observe(&early_version_);
     return;
   }
   for (int id = first_table_piece_; id < end_table_piece_; ++id) {
     if (!rows_within(rows.distinct(), updates_.rows_of(pieces_.piece(id))).empty()) wait_for(id, version);
   }
+}
+
+void OptimizerQueue::release_rows() {
+  const std::scoped_lock lock(mutex_);
+  wanted_.reset();
+  changed_.notify_all();
 }
 
 void OptimizerQueue::wait_for_all(std::int64_t version) {

@@ -46,7 +46,7 @@ struct StepVerdict {
 /// known.
 ///
 /// A piece of the embedding table is updated in parts: the rows that the batch reads wait for the gradient of the
-/// input, all others do not; of these, the rows of the next batch, if it is known, come first. begin_step, the
+/// input, all others do not; of both, the rows of the next batch, if it is known, come first. begin_step, the
 /// submissions and the waits are called by the launching thread.
 ///
 /// A loss or gradient that is not finite stops an eager queue: the next wait throws Error{kDevice} with its name. With
@@ -84,8 +84,10 @@ class OptimizerQueue {
   /// Blocks until the piece has that version. Rethrows what failed on the queue's threads.
   void wait_for(int piece, std::int64_t version);
   /// Blocks until those rows of the embedding table have that version: rows that the step before named as the next ones
-  /// as soon as they are updated, others with their pieces.
+  /// as soon as they are updated, others with their pieces. Until release_rows() no other update begins: the device has
+  /// nothing to do before it has the rows, and the pool gathers them.
   void wait_for_rows(const BatchRows& rows, std::int64_t version);
+  void release_rows();
   /// Blocks until all pieces have that version.
   void wait_for_all(std::int64_t version);
   /// Blocks until all of the step's gradients have arrived. `step` is one of the last kHistory.
@@ -106,10 +108,10 @@ class OptimizerQueue {
     StepScalars scalars;
     std::shared_ptr<const BatchRows> rows;
     std::shared_ptr<const BatchRows> next;  // may be null
-    std::vector<std::int32_t> early;        // rows of `next` that are not in `rows`
-    std::vector<std::int32_t> either;       // rows of both
+    RowSplit split;                         // of `rows` and `next`
     int early_parts = 0;                    // guarded by mutex_: left to do before the rows of `next` are up to date
     RowGradients row_gradients;             // set by the watcher before the runner sees it
+    std::vector<double> row_squares;        // of row_gradients; runner only
     double squares = 0;                     // guarded by mutex_
     std::string not_finite;                 // guarded by mutex_; the first loss or gradient that is not
     std::vector<int> held;                  // guarded by mutex_; pieces that have arrived
@@ -128,10 +130,11 @@ class OptimizerQueue {
   };
   /// What is updated at once, soonest needed first.
   enum class Part {
-    kRows,       // the rows that the batch reads
+    kRows,       // the rows that the batch reads; only those that the next batch reads too, if it is known
     kEarlyRows,  // of a piece of the table: the rows of the next batch; all that the batch does not read if none is
                  // known
     kPiece,      // of all other segments
+    kLateRows,   // the other rows that the batch reads, if the next batch is known
     kOtherRows,  // of a piece of the table: what neither batch reads
   };
   struct Update {
@@ -155,7 +158,9 @@ class OptimizerQueue {
   void note(Step& step, const std::string& what, std::span<const float> values);  // mutex_ is held
   void apply(const Update& update);
   void note_span(const Update& update, Timeline::Clock::time_point begin);
-  void finish_rows(const StepRef& step);
+  void apply_rows(const Update& update);
+  void take_rows(Step& step, const std::vector<std::int32_t>& which, const StepScalars* scalars);
+  void finish_rows(const StepRef& step, bool all);
   void resolve(const StepRef& step);  // mutex_ is held
   [[noreturn]] static void throw_not_finite(const Step& step);
   template <class Ready>
@@ -193,6 +198,7 @@ class OptimizerQueue {
   std::vector<std::int64_t> versions_;                             // guarded by mutex_
   std::vector<int> parts_done_;                                    // guarded by mutex_: of a table piece's next version
   std::int64_t early_version_ = 0;                                 // guarded by mutex_: of the rows named as the next
+  std::optional<std::int64_t> wanted_;  // guarded by mutex_: version of them that is waited for
   std::array<Record, static_cast<std::size_t>(kHistory)> records_;  // guarded by mutex_
   std::int64_t applied_steps_ = 0;                                  // guarded by mutex_
   std::exception_ptr failure_;                                      // guarded by mutex_

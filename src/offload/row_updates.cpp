@@ -1,51 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work is cut by row and by columns, so that neither threads nor a token that occurs often change a bit.
+// Which rows a batch reads, runs of rows, and the gradient of a row.
 #include "offload/row_updates.h"
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "core/error.h"
-#include "core/int_math.h"
-#include "core/thread_pool.h"
 #include "optim/embedding_rows.h"
 
 namespace ferry {
 namespace {
 
+/// In lanes, for vectors, then over the lanes.
 template <class T>
 double sum_of_squares(const T* values, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto value = static_cast<double>(to_f32(values[i]));
-    sum += value * value;
-  }
-  return sum;
+  constexpr std::int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  const auto add = [&](std::int64_t i, std::int64_t count) {
+    for (std::int64_t lane = 0; lane < count; ++lane) {
+      const auto value = static_cast<double>(to_f32(values[i + lane]));
+      lanes[lane] += value * value;
+    }
+  };
+  const std::int64_t whole = n - n % kLanes;
+  for (std::int64_t i = 0; i < whole; i += kLanes) add(i, kLanes);
+  add(whole, n - whole);
+  return std::accumulate(std::begin(lanes), std::end(lanes), 0.0);
 }
 
-double sum_of_squares(DType dtype, const void* row, std::int64_t begin, std::int64_t end) {
-  return dtype == DType::kF32 ? sum_of_squares(static_cast<const float*>(row) + begin, end - begin)
-                              : sum_of_squares(static_cast<const Bf16*>(row) + begin, end - begin);
-}
-
-// Work of one task: few enough tasks for their hand-out not to count, small enough for a token that occurs often.
-constexpr std::int64_t kBlockRows = 8;
-constexpr std::int64_t kBlockColumns = 2 * kRowColumns;
-
-/// Adds d_x, if there is any, to columns [begin, end) of a row, which starts from 0 unless it is the table's own.
-void sum_columns(std::span<const std::int32_t> positions, const RowGradients& gradients, void* row, std::int64_t begin,
-                 std::int64_t end) {
-  if (!gradients.d_x) return;
-  const DType dtype = gradients.d_x.dtype;
-  if (!gradients.by_id) {
-    const std::size_t size = size_of(dtype);
-    std::memset(static_cast<std::byte*>(row) + static_cast<std::size_t>(begin) * size, 0,
-                static_cast<std::size_t>(end - begin) * size);
+/// The row's own gradient from column `begin` on, or 0.
+void start_row(const BatchRows& rows, const RowGradients& gradients, std::size_t k, std::int64_t begin,
+               const TensorView& columns) {
+  if (!gradients.own) {
+    std::memset(columns.data, 0, columns.size_bytes());
+    return;
   }
-  for (; begin < end; begin += kRowColumns) {
-    add_row(dtype, positions, gradients.d_x, begin, std::min(begin + kRowColumns, end), row);
-  }
+  const std::int64_t row = gradients.d_x ? rows.distinct()[k] : static_cast<std::int64_t>(k);
+  const std::int64_t first = row * gradients.own.shape[1] + begin;
+  const auto* own = static_cast<const std::byte*>(gradients.own.data);
+  std::memcpy(columns.data, own + first * static_cast<std::int64_t>(size_of(columns.dtype)), columns.size_bytes());
 }
 
 }  // namespace
@@ -63,6 +58,21 @@ BatchRows::BatchRows(std::span<const std::int32_t> ids) : order_(ids.size()) {
 
 std::span<const std::int32_t> BatchRows::positions(std::size_t k) const {
   return std::span(order_).subspan(starts_[k], starts_[k + 1] - starts_[k]);
+}
+
+RowSplit split_rows(const BatchRows& now, const BatchRows* then) {
+  RowSplit split;
+  const std::span<const std::int32_t> ours = now.distinct();
+  const std::span<const std::int32_t> theirs = then != nullptr ? then->distinct() : ours;
+  auto other = theirs.begin();
+  for (std::size_t k = 0; k < ours.size(); ++k) {
+    while (other != theirs.end() && *other < ours[k]) ++other;
+    const bool in_both = other != theirs.end() && *other == ours[k];
+    (in_both ? split.both : split.rest).push_back(static_cast<std::int32_t>(k));
+  }
+  std::ranges::set_difference(theirs, ours, std::back_inserter(split.early));
+  std::ranges::set_union(theirs, ours, std::back_inserter(split.either));
+  return split;
 }
 
 std::span<const std::int32_t> rows_within(std::span<const std::int32_t> rows, RowRun range) {
@@ -96,31 +106,12 @@ std::vector<RowRun> runs_between(std::span<const std::int32_t> rows, RowRun rang
   return runs;
 }
 
-void* row_gradient(const BatchRows& rows, const RowGradients& gradients, DType dtype, std::int64_t width,
-                   std::size_t k) {
-  const std::int64_t row = gradients.by_id ? rows.distinct()[k] : static_cast<std::int64_t>(k);
-  return static_cast<std::byte*>(gradients.data) + row * width * static_cast<std::int64_t>(size_of(dtype));
-}
-
-double sum_row_gradients(const BatchRows& rows, const RowGradients& gradients, DType dtype, std::int64_t width,
-                         ThreadPool& pool) {
-  const auto n_rows = static_cast<std::int64_t>(rows.distinct().size());
-  const std::int64_t n_blocks = ceil_div(n_rows, kBlockRows);
-  const std::int64_t n_cuts = ceil_div(width, kBlockColumns);
-  std::vector<double> squares(static_cast<std::size_t>(n_blocks * n_cuts));
-  pool.parallel_for(n_blocks * n_cuts, [&](std::int64_t i) {
-    const std::int64_t end_row = std::min((i / n_cuts + 1) * kBlockRows, n_rows);
-    const std::int64_t begin = i % n_cuts * kBlockColumns;
-    const std::int64_t end = std::min(begin + kBlockColumns, width);
-    double sum = 0;
-    for (std::int64_t k = i / n_cuts * kBlockRows; k < end_row; ++k) {
-      void* row = row_gradient(rows, gradients, dtype, width, static_cast<std::size_t>(k));
-      sum_columns(rows.positions(static_cast<std::size_t>(k)), gradients, row, begin, end);
-      sum += sum_of_squares(dtype, row, begin, end);
-    }
-    squares[static_cast<std::size_t>(i)] = sum;
-  });
-  return std::accumulate(squares.begin(), squares.end(), 0.0);
+double make_row_gradient(const BatchRows& rows, const RowGradients& gradients, std::size_t k, std::int64_t begin,
+                         const TensorView& columns) {
+  start_row(rows, gradients, k, begin, columns);
+  if (gradients.d_x) add_row(rows.positions(k), gradients.d_x, begin, columns);
+  return columns.dtype == DType::kF32 ? sum_of_squares(columns.as<float>(), columns.elems())
+                                      : sum_of_squares(columns.as<Bf16>(), columns.elems());
 }
 
 }  // namespace ferry

@@ -10,8 +10,6 @@
 
 namespace ferry {
 
-class ThreadPool;
-
 /// The rows of the embedding table that one batch reads.
 class BatchRows {
  public:
@@ -28,6 +26,15 @@ class BatchRows {
   std::vector<std::size_t> starts_;  // of each distinct row's positions in order_, and the end
 };
 
+/// Which rows are updated together when one batch follows another; where none is known, `both` has all rows.
+struct RowSplit {
+  std::vector<std::int32_t> both;    // distinct rows of `now`, by number, that `then` reads too
+  std::vector<std::int32_t> rest;    // all others of `now`, by number
+  std::vector<std::int32_t> early;   // rows of `then` alone
+  std::vector<std::int32_t> either;  // rows of `now` or `then`
+};
+RowSplit split_rows(const BatchRows& now, const BatchRows* then);
+
 /// Neighbouring rows.
 struct RowRun {
   std::int64_t first = 0;
@@ -41,21 +48,17 @@ std::span<const std::int32_t> rows_within(std::span<const std::int32_t> rows, Ro
 std::vector<RowRun> runs_of(std::span<const std::int32_t> rows, RowRun range, std::int64_t most);
 std::vector<RowRun> runs_between(std::span<const std::int32_t> rows, RowRun range, std::int64_t most);
 
-/// Where the gradients of a batch's rows are gathered: row k is at data + k * stride elements, or, where the rows are
-/// those of a whole table, at data + distinct[k] * stride.
+/// What the gradients of a batch's distinct rows are made of.
 struct RowGradients {
-  TensorView d_x;  // (N, C), gradient of the gathered rows; absent: the rows' gradients are final already
-  void* data = nullptr;
-  bool by_id = false;  // rows lie at their id: the tied table's own gradient, to which d_x is added
+  TensorView d_x;  // (N, C), gradient of the gathered rows; absent: `own` is final
+  TensorView own;  // what d_x is added to, by id: (V, C), of a tied table; without d_x (R, C), by distinct row
+
+  explicit operator bool() const { return d_x || own; }
 };
 
-/// Sums d_x into the gradient of each distinct row (a compact row starts from 0), in f32 and in order of position,
-/// rounded once. Returns the sum of squares of the results, in f64 and fixed order.
-double sum_row_gradients(const BatchRows& rows, const RowGradients& gradients, DType dtype, std::int64_t width,
-                         ThreadPool& pool);
-
-/// The k-th distinct row's gradient.
-void* row_gradient(const BatchRows& rows, const RowGradients& gradients, DType dtype, std::int64_t width,
-                   std::size_t k);
+/// `columns` = columns [begin, begin + n) of the k-th distinct row's gradient, n <= kRowColumns: its own, or 0, plus
+/// the sum of d_x in order of position, in f32, rounded once. Returns the sum of their squares, in f64 and fixed order.
+double make_row_gradient(const BatchRows& rows, const RowGradients& gradients, std::size_t k, std::int64_t begin,
+                         const TensorView& columns);
 
 }  // namespace ferry

@@ -141,8 +141,6 @@ void StepPlan::plan_host() {
   if (!options.training) return;
   const bool table_trained = parameters.parameters().front().trained;
   host.d_x = memory.add(kStaging, table_trained && (table_on_host || takes_norms()) ? rows_bytes : 0);
-  const bool sums_apart = table_trained && table_on_host && !parameters.tied();
-  host.row_gradients = memory.add("gradients", sums_apart ? rows_bytes : 0);
   host.residuals = memory.add("residuals", static_cast<std::size_t>(ResidualStore::count(buffers)) * rows_bytes);
   const auto n_norms = static_cast<std::size_t>(takes_norms() ? GradientNorms::count(parameters) : 0);
   host.norms = memory.add(kStaging, 2 * n_norms * sizeof(float));

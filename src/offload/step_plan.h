@@ -46,12 +46,11 @@ struct HostPlan {
   HostMemory::Id tokens = 0;                              // ids, targets, order, distinct ids: 4 N; the row mask: V
   HostMemory::Id x = 0;                                   // (N, C), gathered embedding rows
   HostMemory::Id d_x = 0;                                 // (N, C), gradient of the embedding rows
-  HostMemory::Id row_gradients = 0;  // (N, C), sums by distinct row; only for an untied table on the host
-  HostMemory::Id residuals = 0;      // those that leave the device
-  HostMemory::Id losses = 0;         // kLossHistory + 1
-  HostMemory::Id norms = 0;          // two steps
-  HostMemory::Id logits = 0;         // one row of one chunk
-  HostMemory::Id piece = 0;          // one piece of any array, and its low halves; only for what lives on the device
+  HostMemory::Id residuals = 0;                           // those that leave the device
+  HostMemory::Id losses = 0;                              // kLossHistory + 1
+  HostMemory::Id norms = 0;                               // two steps
+  HostMemory::Id logits = 0;                              // one row of one chunk
+  HostMemory::Id piece = 0;  // one piece of any array, and its low halves; only for what lives on the device
   HostMemory::Id piece_low = 0;
 };
 

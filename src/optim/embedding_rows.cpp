@@ -25,17 +25,30 @@ void check_dtype(DType dtype) {
 void round_to(float value, float& out) { out = value; }
 void round_to(float value, Bf16& out) { out = to_bf16(value); }
 
+/// Asks for what is read next, since the positions of a row lie apart.
 template <class T>
-void add_row_columns(std::span<const std::int32_t> positions, const T* d_y, std::int64_t width, std::int64_t begin,
-                     std::int64_t end, T* row) {
+void prefetch(const T* values, std::size_t n) {
+  for (std::size_t i = 0; i < n; i += 64 / sizeof(T)) __builtin_prefetch(values + i);
+}
+
+/// `columns` are those of a row from column `begin` on.
+template <class T>
+void add_columns(std::span<const std::int32_t> positions, const T* d_y, std::int64_t width, std::int64_t begin,
+                 std::span<T> columns) {
   float sum[kRowColumns] = {};
-  const std::int64_t n = end - begin;
-  for (const std::int32_t position : positions) {
-    const T* in = d_y + position * width + begin;
-    for (std::int64_t c = 0; c < n; ++c) sum[c] += to_f32(in[c]);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (i + 1 < positions.size()) prefetch(d_y + positions[i + 1] * width + begin, columns.size());
+    const T* in = d_y + positions[i] * width + begin;
+    for (std::size_t c = 0; c < columns.size(); ++c) sum[c] += to_f32(in[c]);
   }
-  T* out = row + begin;
-  for (std::int64_t c = 0; c < n; ++c) round_to(to_f32(out[c]) + sum[c], out[c]);
+  for (std::size_t c = 0; c < columns.size(); ++c) round_to(to_f32(columns[c]) + sum[c], columns[c]);
+}
+
+template <class T>
+void add_columns(std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
+                 const TensorView& columns) {
+  const std::span out(columns.as<T>(), static_cast<std::size_t>(columns.elems()));
+  add_columns(positions, static_cast<const T*>(d_y.as<T>()), d_y.shape[1], begin, out);
 }
 
 template <class T>
@@ -51,8 +64,8 @@ struct Scatter {
 
   /// Columns [begin, end) of one row: the positions order[first, last) share an id.
   void add_run(std::size_t first, std::size_t last, std::int64_t begin, std::int64_t end) const {
-    add_row_columns(order.subspan(first, last - first), d_y, width, begin, end,
-                    d_table + (id(first) - first_row) * width);
+    T* const row = d_table + (id(first) - first_row) * width;
+    add_columns(order.subspan(first, last - first), d_y, width, begin, std::span(row + begin, row + end));
   }
 
   /// The runs that start in the cut. Each run is summed by one task, to its end, so cuts do not change the sum.
@@ -106,14 +119,13 @@ void gather_rows(DType dtype, const void* table, std::int64_t width, std::span<c
   });
 }
 
-void add_row(DType dtype, std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
-             std::int64_t end, void* row) {
-  FERRY_ASSERT(end - begin <= kRowColumns);
-  const std::int64_t width = d_y.shape[1];
-  if (dtype == DType::kF32) {
-    add_row_columns(positions, d_y.as<float>(), width, begin, end, static_cast<float*>(row));
+void add_row(std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
+             const TensorView& columns) {
+  FERRY_ASSERT(columns.elems() <= kRowColumns);
+  if (columns.dtype == DType::kF32) {
+    add_columns<float>(positions, d_y, begin, columns);
   } else {
-    add_row_columns(positions, d_y.as<Bf16>(), width, begin, end, static_cast<Bf16*>(row));
+    add_columns<Bf16>(positions, d_y, begin, columns);
   }
 }
 

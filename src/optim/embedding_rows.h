@@ -20,11 +20,11 @@ void sort_positions(std::span<const std::int32_t> ids, std::span<std::int32_t> o
 void gather_rows(DType dtype, const void* table, std::int64_t width, std::span<const std::int32_t> ids, void* y,
                  ThreadPool& pool);
 
-/// row[c] = round(f32(row[c]) + sum over `positions`, in their order from 0, of d_y[position, c]) for the columns
-/// [begin, end) of one row of d_table, at most kRowColumns of them.  d_y: (N, width); row: (width), both `dtype`.
-void add_row(DType dtype, std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
-             std::int64_t end, void* row);
-inline constexpr std::int64_t kRowColumns = 256;
+/// columns[c] = round(f32(columns[c]) + sum over `positions`, in their order from 0, of d_y[position, begin + c]), at
+/// most kRowColumns of them.  d_y: (N, C); columns: (n), of a row of d_table; both f32 or both bf16.
+void add_row(std::span<const std::int32_t> positions, const TensorView& d_y, std::int64_t begin,
+             const TensorView& columns);
+inline constexpr std::int64_t kRowColumns = 1024;
 
 /// d_table[r,:] = round(f32(d_table[r,:]) + sum_{ids[i]=r} d_y[i,:]); the f32 sum starts at 0 and runs in order of i.
 /// Rows [first_row, first_row + n_rows) only, d_table points at first_row; ids outside are skipped.

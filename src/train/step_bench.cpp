@@ -32,6 +32,17 @@ Batch random_batch(const ModelConfig& config, const StepBenchOptions& options, s
   return batch;
 }
 
+/// Launches a step with a batch of its own: a batch that came again at once would make all of its rows urgent.
+auto launcher(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
+  constexpr std::int64_t kBatches = 4;
+  std::vector<Batch> batches;
+  for (std::uint64_t i = 0; i < kBatches; ++i) batches.push_back(random_batch(config, options, i));
+  return [&engine, lr = options.lr, batches = std::move(batches)](std::int64_t step) {
+    const auto batch = [&](std::int64_t i) { return batches.begin() + i % kBatches; };
+    return engine.train_step(*batch(step), lr, &*batch(step + 1));
+  };
+}
+
 template <class Value>
 Value median_of(const std::vector<StepStats>& stats, Value StepStats::*field) {
   std::vector<Value> values;
@@ -57,19 +68,12 @@ Spread spread_of(std::vector<double> values) {
 
 StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
   FERRY_ASSERT(options.steps >= 1 && options.untimed_steps >= 1);
-  constexpr std::int64_t kBatches = 4;
-  std::vector<Batch> batches;
-  for (std::uint64_t i = 0; i < kBatches; ++i) batches.push_back(random_batch(config, options, i));
-
+  const auto launch = launcher(engine, config, options);
   std::vector<double> step_ms;
   std::vector<StepStats> stats;
   const Stopwatch watch;
   double last_end_s = 0;
   const std::int64_t measured = options.untimed_steps + options.steps;
-  const auto launch = [&](std::int64_t step) {
-    const auto batch = [&](std::int64_t i) { return batches.begin() + i % kBatches; };
-    return engine.train_step(*batch(step), options.lr, &*batch(step + 1));
-  };
   std::int64_t previous = launch(0);
   for (std::int64_t step = 0; step < measured; ++step) {
     const std::int64_t launched = launch(step + 1);
@@ -101,11 +105,11 @@ StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const Ste
 }
 
 std::vector<TimelineSpan> trace_steps(Engine& engine, const ModelConfig& config, const StepBenchOptions& options) {
-  const Batch batch = random_batch(config, options, 0);
+  const auto launch = launcher(engine, config, options);
   engine.start_trace(kTraceSteps);
-  std::int64_t previous = engine.train_step(batch, options.lr, &batch);
+  std::int64_t previous = launch(0);
   for (std::int64_t step = 1; step < kTraceSteps; ++step) {
-    const std::int64_t launched = engine.train_step(batch, options.lr, &batch);
+    const std::int64_t launched = launch(step);
     engine.loss(previous);
     previous = launched;
   }
