@@ -124,6 +124,7 @@ struct SwigluBackwardArgs {
   ConstRows up;             // (N, F)
   Rows d_gate;              // (N, F); may be gate
   Rows d_up;                // (N, F); may be up
+  Rows y;                   // (N, F), optional; may be d_y
 };
 [[nodiscard]] cudaError_t launch_swiglu_backward(const SwigluBackwardArgs& args, cudaStream_t stream);
 

@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const SwigluFo
   }
 }
 
-template <class T, bool kVector>
+/// kAgain: y is wanted.
+template <class T, bool kVector, bool kAgain>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const SwigluBackwardArgs args) {
   constexpr int kElems = Pack<T>::kElems;
   Pack<T> d_ys[kBackwardPacks];
@@ -78,10 +79,15 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const SwigluB
     for (int i = 0; i < kElems; ++i) {
       const float g = gate[i];
       const float s = sigmoid(g);
-      gate[i] = d_y[i] * up[i] * (s * (1.0F + g * (1.0F - s)));
-      up[i] = d_y[i] * g * s;
+      const float d = d_y[i];
+      if constexpr (kAgain) d_y[i] = g * (s * up[i]);
+      gate[i] = d * up[i] * (s * (1.0F + g * (1.0F - s)));
+      up[i] = d * g * s;
     }
     const PackPlace place = places[u];
+    if constexpr (kAgain) {
+      store_values<kVector>(static_cast<T*>(args.y.data) + place.row * args.y.stride + place.column, place.count, d_y);
+    }
     store_values<kVector>(static_cast<T*>(args.d_gate.data) + place.row * args.d_gate.stride + place.column,
                           place.count, gate);
     store_values<kVector>(static_cast<T*>(args.d_up.data) + place.row * args.d_up.stride + place.column, place.count,
@@ -110,10 +116,12 @@ cudaError_t launch_swiglu_forward(const SwigluForwardArgs& args, cudaStream_t st
 cudaError_t launch_swiglu_backward(const SwigluBackwardArgs& args, cudaStream_t stream) {
   const RowCheck rows = {args.n_rows, args.width, args.type};
   const bool is_vector = rows.whole_packs() && rows.aligned(args.d_y) && rows.aligned(args.gate) &&
-                         rows.aligned(args.up) && rows.aligned(args.d_gate) && rows.aligned(args.d_up);
+                         rows.aligned(args.up) && rows.aligned(args.d_gate) && rows.aligned(args.d_up) &&
+                         rows.aligned(args.y);
   const LaunchShape shape = shape_of(args.n_rows, args.width, args.type, kBackwardPacks);
   return with_type(args.type, is_vector, [&]<class T, bool kVector>() {
-    return launch(swiglu_backward_kernel<T, kVector>, shape, stream, args);
+    return args.y.data != nullptr ? launch(swiglu_backward_kernel<T, kVector, true>, shape, stream, args)
+                                  : launch(swiglu_backward_kernel<T, kVector, false>, shape, stream, args);
   });
 }
 

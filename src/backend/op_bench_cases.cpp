@@ -129,7 +129,8 @@ Cases swiglu(BenchTensors& t, const OpBenchModel& m) {
                                 .gate = gate,
                                 .up = up,
                                 .d_gate = d_gate_up.columns(0, m.ffn_width),
-                                .d_up = d_gate_up.columns(m.ffn_width, m.ffn_width)};
+                                .d_up = d_gate_up.columns(m.ffn_width, m.ffn_width),
+                                .y = t.random({n, m.ffn_width})};
   return {named(forward, n, m.ffn_width), named(backward, n, m.ffn_width), named(squares, n, m.ffn_width)};
 }
 

@@ -42,12 +42,14 @@ struct EmbeddingForward {
   }
 };
 
-/// Embedding backward: for each id r that occurs, d_table[r,:] = round(f32(d_table[r,:]) + sum of d_y[i,:], ids[i] =
-/// r). The f32 sum starts at 0 and runs in order of position i; rows whose id does not occur are left alone. Shapes
-/// ids, order: (N); d_y: (N, C); d_table: (V, C). DTypes    ids, order: i32; d_y, d_table: bf16 | f32 (equal); computes
-/// in f32. Aliasing  none. `order` holds 0..N-1 sorted by (ids[i], i). Errors    Error{kShape | kDType} before anything
-/// is enqueued. Cost      reads N*C + U*C, writes U*C elements for U distinct ids. Source
-/// torch.nn.functional.embedding, backward.
+/// Embedding backward: for each id r that occurs, d_table[r,:] = round(f32(d_table[r,:]) + sum of d_y[i,:] over
+/// ids[i] = r). The f32 sum starts at 0 and runs in order of position i; rows whose id does not occur are left alone.
+/// Shapes    ids, order: (N); d_y: (N, C); d_table: (V, C). `order` holds 0..N-1 sorted by (ids[i], i).
+/// DTypes    ids, order: i32; d_y, d_table: bf16 | f32 (equal); computes in f32.
+/// Aliasing  none.
+/// Errors    Error{kShape | kDType} before anything is enqueued.
+/// Cost      reads N*C + U*C, writes U*C elements for U distinct ids.
+/// Source    torch.nn.functional.embedding, backward.
 struct EmbeddingBackward {
   static constexpr const char* kName = "embedding_backward";
   TensorView ids;      // (N)
@@ -128,10 +130,11 @@ struct RmsNormBackward {
 
 /// Matrix product d = op(a) op(b) + c, where op transposes its operand if asked.
 /// Shapes    op(a): (M, K); op(b): (K, N); c, d: (M, N). All strided by rows. K >= 1.
-/// DTypes    a, b: bf16 | f32 (equal); d: that dtype or f32; c: d's dtype. Accumulates in f32, adds c in f32, rounds
-/// once. Aliasing  c may be d (accumulation); c is optional (absent = 0). a and b may not overlap d. Errors
-/// Error{kShape | kDType} before anything is enqueued. Cost      2*M*N*K FLOP. Source    BLAS level 3 GEMM, alpha = 1,
-/// beta = 0 or 1.
+/// DTypes    a, b: bf16 | f32 (equal); d: that dtype or f32; c: d's dtype. Sums and adds c in f32, rounds once.
+/// Aliasing  c may be d (accumulation); c is optional (absent = 0). a and b may not overlap d.
+/// Errors    Error{kShape | kDType} before anything is enqueued.
+/// Cost      2*M*N*K FLOP.
+/// Source    BLAS level 3 GEMM, alpha = 1, beta = 0 or 1.
 struct Matmul {
   static constexpr const char* kName = "matmul";
   TensorView a;  // (M, K), or (K, M) when transpose_a
@@ -257,10 +260,13 @@ struct SwigluForward {
   }
 };
 
-/// SwiGLU backward: with s = 1 / (1 + exp(-gate)),  d_up = d_y * gate * s,  d_gate = d_y * up * s * (1 + gate * (1 -
-/// s)). Shapes    d_y, gate, up, d_gate, d_up: (N, F), strided by rows. DTypes    all bf16 | f32 (equal); computes in
-/// f32. Aliasing  d_gate may be gate and d_up may be up. Errors    Error{kShape | kDType} before anything is enqueued.
-/// Cost      reads 3*N*F, writes 2*N*F elements.
+/// SwiGLU backward, s = sigmoid(gate): d_up = d_y * gate * s,  d_gate = d_y * up * s * (1 + gate * (1 - s)).
+/// With y also the forward pass's y again, in the bits that swiglu_forward gives.
+/// Shapes    d_y, gate, up, d_gate, d_up, y: (N, F), strided by rows.
+/// DTypes    all bf16 | f32 (equal); computes in f32.
+/// Aliasing  d_gate may be gate, d_up may be up and y may be d_y. y is optional.
+/// Errors    Error{kShape | kDType} before anything is enqueued.
+/// Cost      reads 3*N*F, writes 2*N*F elements, 3*N*F with y.
 /// Source    derivative of arXiv:2002.05202, eq. 6.
 struct SwigluBackward {
   static constexpr const char* kName = "swiglu_backward";
@@ -269,6 +275,7 @@ struct SwigluBackward {
   TensorView up;      // (N, F)
   TensorView d_gate;  // (N, F)
   TensorView d_up;    // (N, F)
+  TensorView y;       // (N, F), optional
 
   template <class Fn>
   void visit(Fn&& fn) const {
@@ -277,6 +284,7 @@ struct SwigluBackward {
     fn(Access::kRead, "up", up);
     fn(Access::kWrite, "d_gate", d_gate);
     fn(Access::kWrite, "d_up", d_up);
+    fn(Access::kWrite, "y", y);
   }
 };
 

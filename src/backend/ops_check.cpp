@@ -136,7 +136,8 @@ void check(const SwigluBackward& op) {
   must.matches("up", op.up, op.d_y.dtype, {rows, width}, kStrided);
   must.matches("d_gate", op.d_gate, op.d_y.dtype, {rows, width}, kStrided);
   must.matches("d_up", op.d_up, op.d_y.dtype, {rows, width}, kStrided);
-  must.aliasing(op, {{"d_gate", "gate"}, {"d_up", "up"}});
+  if (op.y) must.matches("y", op.y, op.d_y.dtype, {rows, width}, kStrided);
+  must.aliasing(op, {{"d_gate", "gate"}, {"d_up", "up"}, {"y", "d_y"}});
 }
 
 void check_first_token(const char* name, std::int64_t first_token) {

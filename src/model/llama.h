@@ -81,8 +81,7 @@ struct LayerKept {
 struct LayerWork {
   TensorView norm;     // (N, C), output of either norm
   TensorView proj;     // (N, C), attention's output projection
-  TensorView act;      // (N, F), or one part
-  TensorView d_act;    // (N, F), or one part
+  TensorView act;      // (N, F), or one part; in the backward pass its gradient, too
   TensorView mlp_sum;  // (N, C) f32, the sum over parts of features; not used by a model in f32
   TensorView d_norm;   // (N, C)
   TensorView d_attn;   // (N, H*D)

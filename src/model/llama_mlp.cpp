@@ -43,7 +43,6 @@ class PartViews {
   TensorView gate() const { return gate_up().columns(0, part_.n_features); }
   TensorView up() const { return gate_up().columns(part_.n_features, part_.n_features); }
   TensorView act() const { return from_start(call_.work.act, part_.n_features); }
-  TensorView d_act() const { return from_start(call_.work.d_act, part_.n_features); }
   // Of a weight or its gradient: (w, C), (w, C) and (C, w) for w features.
   TensorView gate_rows(const TensorView& gate_up) const { return gate_up.rows(part_.first_feature, part_.n_features); }
   TensorView up_rows(const TensorView& gate_up) const {
@@ -68,20 +67,19 @@ void run_gate_up(const LayerCall& call, const PartViews& views) {
   call.context.run(forward_product(norm, views.up_rows(weight), views.up()));
 }
 
-void run_swiglu(const LayerCall& call, const PartViews& views) {
-  call.context.run(SwigluForward{.gate = views.gate(), .up = views.up(), .y = views.act()});
-}
-
-/// Gradients of the part's weights, its gate and up in place, and d_act on the way. `add`: the sums hold
-/// other rows' gradients.
+/// Gradients of the part's weights, its gate and up in place. work.act holds its own gradient until SwiGLU's backward
+/// pass puts the activations in place of it. `add`: the sums hold other rows' gradients.
 void part_backward(const LayerCall& call, const PartViews& views, const TensorView& d_out, const LayerTensors& sums,
                    bool add) {
   const OpContext& context = call.context;
-  run_swiglu(call, views);
+  context.run(input_gradient(d_out, views.down_columns(call.weights.down), views.act()));
+  context.run(SwigluBackward{.d_y = views.act(),
+                             .gate = views.gate(),
+                             .up = views.up(),
+                             .d_gate = views.gate(),
+                             .d_up = views.up(),
+                             .y = views.act()});
   context.run(weight_gradient(d_out, views.act(), views.down_columns(sums.down), add));
-  context.run(input_gradient(d_out, views.down_columns(call.weights.down), views.d_act()));
-  context.run(SwigluBackward{
-      .d_y = views.d_act(), .gate = views.gate(), .up = views.up(), .d_gate = views.gate(), .d_up = views.up()});
   const TensorView norm = views.rows(call.work.norm);
   if (views.all_features()) return context.run(weight_gradient(views.gate_up(), norm, sums.gate_up, add));
   context.run(weight_gradient(views.gate(), norm, views.gate_rows(sums.gate_up), add));
@@ -120,7 +118,7 @@ void mlp_forward(const LayerCall& call, const TensorView& x_out) {
   for (const Part& part : parts_of(call.shape, call.mlp_cut)) {
     const PartViews views(call, part);
     run_gate_up(call, views);
-    run_swiglu(call, views);
+    call.context.run(SwigluForward{.gate = views.gate(), .up = views.up(), .y = views.act()});
     Matmul down = forward_product(views.act(), views.down_columns(call.weights.down), views.rows(sum));
     down.c = views.rows(part.first_feature == 0 ? addend : sum);
     call.context.run(down);

@@ -118,7 +118,6 @@ void StepBuffers::add_mlp_buffers(const LlamaShape& s) {
     for (KeptIds& ids : kept_) ids.gate_up = gate_up;
   }
   work_.act = add(kPurpose, rows * features, dtype_, phases);
-  work_.d_act = add("activation gradients", rows * features, dtype_, {kBackwardMlp});
   const bool sums = cut.by == MlpCut::By::kFeatures && dtype_ != DType::kF32;
   work_.mlp_sum = add("f32 sums over parts of the MLP", sums ? s.N() * s.C : 0, DType::kF32, phases);
 }

@@ -89,7 +89,7 @@ class StepBuffers {
     Id qkv, attn, lse, x_mid, gate_up, rstd_in, rstd_mid;
   };
   struct WorkIds {
-    Id norm, proj, act, d_act, mlp_sum, d_norm, d_attn, d_qkv, d_stream;
+    Id norm, proj, act, mlp_sum, d_norm, d_attn, d_qkv, d_stream;
   };
   struct SumIds {
     Id input_norm, qkv, out_proj, post_norm, gate_up, down, head;

@@ -70,7 +70,6 @@ LayerWork StepBuffers::work(const LlamaShape& s) const {
   return {.norm = view(work_.norm, dtype_, {s.N(), s.C}),
           .proj = view(work_.proj, dtype_, {s.N(), s.C}),
           .act = view(work_.act, dtype_, {mlp_rows(s), mlp_features(s)}),
-          .d_act = view(work_.d_act, dtype_, {mlp_rows(s), mlp_features(s)}),
           .mlp_sum = view(work_.mlp_sum, DType::kF32, {s.N(), s.C}),
           .d_norm = view(work_.d_norm, dtype_, {s.N(), s.C}),
           .d_attn = view(work_.d_attn, dtype_, {s.N(), s.H * s.D}),

@@ -121,7 +121,8 @@ void run_layer_parts(Bench& bench, DType dtype) {
   bench.run(RmsNormForward{.x = x, .addend = sum, .sum = sum, .weight = weight, .y = x, .rstd = rstd});
   bench.run(Matmul{.a = x, .b = w, .c = gate_up, .d = gate_up});
   bench.run(SwigluForward{.gate = gate, .up = up, .y = gate});
-  bench.run(SwigluBackward{.d_y = bench.tensor(dtype, {6, 5}), .gate = gate, .up = up, .d_gate = gate, .d_up = up});
+  const TensorView d_y = bench.tensor(dtype, {6, 5});
+  bench.run(SwigluBackward{.d_y = d_y, .gate = gate, .up = up, .d_gate = gate, .d_up = up, .y = d_y});
   bench.run(RmsNormBackward{
       .d_y = x, .x = sum, .weight = weight, .rstd = rstd, .d_residual = d_x, .d_x = d_x, .d_weight = d_weight});
   bench.run(SumOfSquares{.x = d_weight, .skip = {}, .y = norm});

@@ -148,7 +148,8 @@ TEST_CASE("bits do not depend on the run, threads, alignment or strides", FERRY_
                  {{"rstd", kF32}, {"d_weight", kF32}}});
     check_same_bits<SwigluForward>(groups, {{}, {{"gate", rows}, {"up", rows}, {"y", rows}}, dtype, {}});
     check_same_bits<SwigluBackward>(
-        groups, {{}, {{"d_y", rows}, {"gate", rows}, {"up", rows}, {"d_gate", rows}, {"d_up", rows}}, dtype, {}});
+        groups,
+        {{}, {{"d_y", rows}, {"gate", rows}, {"up", rows}, {"d_gate", rows}, {"d_up", rows}, {"y", rows}}, dtype, {}});
     check_same_bits<Rope>(
         groups, {{}, {{"x", heads}, {"cos", {97, 12}}, {"sin", {97, 12}}}, dtype, {{"cos", kF32}, {"sin", kF32}}});
     check_same_bits<CrossEntropyChunk>(groups,
@@ -232,8 +233,9 @@ TEST_CASE("outputs in place of inputs give the same bits, where the contract all
     check_aliasing<SwigluForward>(runners, {{}, {{"gate", rows}, {"up", rows}, {"y", rows}}, dtype, {}},
                                   {{{"y", "gate"}}, {{"y", "up"}}});
     check_aliasing<SwigluBackward>(
-        runners, {{}, {{"d_y", rows}, {"gate", rows}, {"up", rows}, {"d_gate", rows}, {"d_up", rows}}, dtype, {}},
-        {{{"d_gate", "gate"}, {"d_up", "up"}}, {{"d_gate", "gate"}}, {{"d_up", "up"}}});
+        runners,
+        {{}, {{"d_y", rows}, {"gate", rows}, {"up", rows}, {"d_gate", rows}, {"d_up", rows}, {"y", rows}}, dtype, {}},
+        {{{"d_gate", "gate"}, {"d_up", "up"}, {"y", "d_y"}}, {{"d_gate", "gate"}}, {{"d_up", "up"}}, {{"y", "d_y"}}});
   }
 }
 

@@ -60,6 +60,31 @@ TEST_CASE("swiglu on the halves of one buffer equals swiglu on two", FERRY_OP_TA
   }
 }
 
+TEST_CASE("swiglu backward gives the bits of the forward pass again", FERRY_OP_TAGS) {
+  for (const OpRunner& runner : op_runners()) {
+    for (const DType dtype : kBoth) {
+      for (const std::int64_t width : {37, 64}) {
+        INFO(runner.name << " " << to_string(dtype) << " " << width);
+        const Tensors in = {{"gate", random_tensor(dtype, {19, width}, "gate", 3)},
+                            {"up", random_tensor(dtype, {19, width}, "up")},
+                            {"y", TestTensor(dtype, {19, width})}};
+        SwigluForward forward;
+        bind_tensors(forward, in);
+        runner.run(forward);
+        const Tensors d = {{"d_y", random_tensor(dtype, {19, width}, "d_y")},
+                           {"d_gate", TestTensor(dtype, {19, width})},
+                           {"d_up", TestTensor(dtype, {19, width})}};
+        SwigluBackward backward;
+        bind_tensors(backward, in);
+        bind_tensors(backward, d);
+        backward.y = backward.d_y;
+        runner.run(backward);
+        CHECK((d.at("d_y").bits() == in.at("y").bits()));
+      }
+    }
+  }
+}
+
 TEST_CASE("rope turns its heads of a fused buffer and no others", FERRY_OP_TAGS) {
   constexpr std::int64_t kWidth = 12, kHeads = 7, kLength = 9;
   for (const OpRunner& runner : op_runners()) {

@@ -136,6 +136,7 @@ void run(const Context& context, const SwigluBackward& op) {
   args.up = const_rows(op.up);
   args.d_gate = rows(op.d_gate);
   args.d_up = rows(op.d_up);
+  if (op.y) args.y = rows(op.y);
   FERRY_CUDA_CHECK(kernels::launch_swiglu_backward(args, context.stream));
 }
 

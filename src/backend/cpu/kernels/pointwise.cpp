@@ -54,19 +54,23 @@ void swiglu_forward_block(const T* gate, const T* up, T* y, std::int64_t n) {
   store(y, g.values, n);
 }
 
+/// `y` may be null.
 template <class T>
-void swiglu_backward_block(const T* d_y, const T* gate, const T* up, T* d_gate, T* d_up, std::int64_t n) {
+void swiglu_backward_block(const T* d_y, const T* gate, const T* up, T* d_gate, T* d_up, T* y, std::int64_t n) {
   Block g;
   Block s;
   Block out;
+  Block again;
   load_padded(g.values, gate, n, 0);
   sigmoid_lanes(s.values, g.values, round_up(n));
   for (std::int64_t i = 0; i < n; ++i) {
     const float slope = s.values[i] * (1.0F + g.values[i] * (1.0F - s.values[i]));
     out.values[i] = to_float(d_y[i]) * to_float(up[i]) * slope;
+    again.values[i] = g.values[i] * (s.values[i] * to_float(up[i]));
   }
   for (std::int64_t i = 0; i < n; ++i) d_up[i] = from_float<T>(to_float(d_y[i]) * g.values[i] * s.values[i]);
   store(d_gate, out.values, n);
+  if (y != nullptr) store(y, again.values, n);
 }
 
 template <class From, class To>
@@ -119,7 +123,8 @@ void swiglu_backward(const SwigluBackward& op, Range rows) {
         swiglu_backward_block(
             at<const T>(op.d_y, r * op.d_y.stride[0] + c), at<const T>(op.gate, r * op.gate.stride[0] + c),
             at<const T>(op.up, r * op.up.stride[0] + c), at<T>(op.d_gate, r * op.d_gate.stride[0] + c),
-            at<T>(op.d_up, r * op.d_up.stride[0] + c), smaller(kBlock, width - c));
+            at<T>(op.d_up, r * op.d_up.stride[0] + c), op.y ? at<T>(op.y, r * op.y.stride[0] + c) : nullptr,
+            smaller(kBlock, width - c));
       }
     }
   });
