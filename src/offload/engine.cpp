@@ -146,6 +146,9 @@ StepStats Engine::Impl::stats(std::int64_t step) {
   stats.grad_norm = verdict.grad_norm;
   stats.coefficient = verdict.coefficient;
   stats.compute_ms = backend_.elapsed_ms(record.begun.get(), record.ended.get());
+  const StepRecord& before = records_[static_cast<std::size_t>((step + kLossHistory - 1) % kLossHistory)];
+  const bool follows = step > 0 && before.step == step - 1;
+  stats.step_ms = follows ? backend_.elapsed_ms(before.ended.get(), record.ended.get()) : stats.compute_ms;
   stats.adamw_ms = queue_->busy_ms(step);
   stats.wait_weights_ms = streams_.waits.ms(step, WaitCause::kWeights);
   stats.wait_optimizer_ms = streams_.waits.ms(step, WaitCause::kOptimizer);

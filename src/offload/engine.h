@@ -97,6 +97,7 @@ struct StepStats {
   double coefficient = 1;  // of clipping
   std::int64_t h2d_bytes = 0;
   std::int64_t d2h_bytes = 0;
+  double step_ms = 0;           // since the last op of the step before; as compute_ms in the first
   double compute_ms = 0;        // first to last op of the step on the compute stream
   double adamw_ms = 0;          // the optimizer pool's busy time
   double launcher_wait_ms = 0;  // the launching thread's time blocked on updates

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/human_units.h"
 #include "core/rng.h"
-#include "train/stopwatch.h"
 #include "train/trace_file.h"
 
 namespace ferry {
@@ -71,20 +70,15 @@ StepBenchResult bench_steps(Engine& engine, const ModelConfig& config, const Ste
   const auto launch = launcher(engine, config, options);
   std::vector<double> step_ms;
   std::vector<StepStats> stats;
-  const Stopwatch watch;
-  double last_end_s = 0;
   const std::int64_t measured = options.untimed_steps + options.steps;
   std::int64_t previous = launch(0);
   for (std::int64_t step = 0; step < measured; ++step) {
     const std::int64_t launched = launch(step + 1);
     engine.loss(previous);
-    const StepStats of_step = engine.stats(previous);
-    const double end_s = watch.seconds();
     if (step >= options.untimed_steps) {
-      step_ms.push_back((end_s - last_end_s) * 1e3);
-      stats.push_back(of_step);
+      stats.push_back(engine.stats(previous));
+      step_ms.push_back(stats.back().step_ms);
     }
-    last_end_s = end_s;
     previous = launched;
   }
   engine.finish();
