@@ -27,6 +27,7 @@ PlanFreedom freedom_of(const RunConfig& config) {
           .resident_layers = config.resident_layers < 0,
           .residuals = config.residuals == RunConfig::Residuals::kAuto,
           .recompute = config.recompute == "auto",
+          .head = config.head == "auto",
           .mlp_cut = config.mlp_chunk == "auto"};
 }
 

@@ -139,6 +139,7 @@ class Planner {
     add(given.resident_layers > 0, "resident_layers");
     add(given.weight_slots > 2, "weight_slots");
     add(given.grad_slots > 2, "grad_slots");
+    add(!free_.head && given.head != HeadMode::kChunks, "head");
     add(given.offload != Offload::kAll, "offload");
     const std::string size =
         fmt::format("{:.3f} GiB ({} bytes)", std::ceil(static_cast<double>(least) / kGiB * 1e3) / 1e3, least);
@@ -221,14 +222,24 @@ class Planner {
     return fits(sizes.device) && (!request_.host_bytes || sizes.host <= *request_.host_bytes);
   }
 
+  /// What is either so or not, in all combinations.
+  std::vector<EngineOptions> variants(const EngineOptions& base) const {
+    std::vector<EngineOptions> result = {base};
+    if (free_.residuals && base.residuals == Residuals::kDevice) {
+      result.push_back(base);
+      result.back().residuals = Residuals::kHost;
+    }
+    if (!free_.head || base.head != HeadMode::kChunks) return result;
+    for (std::size_t i = 0, n = result.size(); i < n; ++i) {
+      result.push_back(result[i]);
+      result.back().head = HeadMode::kLogits;
+    }
+    return result;
+  }
+
   EngineOptions grow(const EngineOptions& base) const {
     std::vector<Candidate> candidates;
-    add_candidates(base, candidates);
-    if (free_.residuals && base.residuals == Residuals::kDevice) {
-      EngineOptions on_host = base;
-      on_host.residuals = Residuals::kHost;
-      add_candidates(on_host, candidates);
-    }
+    for (const EngineOptions& variant : variants(base)) add_candidates(variant, candidates);
     std::ranges::stable_sort(candidates, {}, &Candidate::estimate_s);
     const auto found = std::ranges::find_if(candidates, [this](const Candidate& c) { return within(c.options); });
     return found == candidates.end() ? base : found->options;

@@ -22,6 +22,7 @@ struct PlanFreedom {
   bool resident_layers = false;
   bool residuals = false;
   bool recompute = false;  // keep_layers
+  bool head = false;       // HeadMode::kLogits where that fits
   bool mlp_cut = false;
   bool offload = false;  // of a forward-only engine
 };
@@ -53,8 +54,9 @@ struct PlanChoice {
 
 /// Deterministic: the same request gives the same choice. Too small a budget loses, in this order: residuals on the
 /// device; then, with a note, the whole MLP and large vocabulary chunks, whichever frees more. A larger one gains:
-/// layers that live on the device with AdamW, and layers that keep their activations, in the numbers that give the
-/// shortest estimated step at the given rates; then a third weight slot and layers that keep their weights.
+/// layers that live on the device with AdamW, layers that keep their activations, and the logits of all vocabulary
+/// chunks, in what numbers give the shortest estimated step at the given rates; then a third weight slot and layers
+/// that keep their weights.
 /// A forward-only engine has everything on the device where that fits or nothing limits it, else what leaves least to
 /// travel.
 /// Throws Error{kConfig}; Error{kMemory} with the least that works.

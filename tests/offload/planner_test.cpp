@@ -36,6 +36,7 @@ PlanRequest request_of(Kind kind, std::size_t bytes = 0) {
                   .resident_layers = true,
                   .residuals = true,
                   .recompute = true,
+                  .head = true,
                   .mlp_cut = true,
                   .offload = true};
   request.device = {kind, bytes, "gpu_memory = " + std::to_string(bytes) + "B"};
@@ -111,6 +112,7 @@ TEST_CASE("memory to spare holds whole layers and activations") {
   const EngineOptions options = f.choose(request_of(Kind::kBytes, std::size_t{1} << 30)).options;
   CHECK(options.resident_state_layers == 6);
   CHECK(options.keep_layers == 6);
+  CHECK(options.head == HeadMode::kLogits);
   CHECK(options.residuals == Residuals::kDevice);
   CHECK(!options.mlp_cut.cuts());
 }
