@@ -83,15 +83,18 @@ TEST_CASE("swiglu backward is the derivative of its forward", FERRY_OP_TAGS) {
   }
 }
 
-TEST_CASE("attention backward is the derivative of its forward", FERRY_OP_TAGS) {
-  const AttentionShape shape = {2, 3, 5, 4, 2, 6, 0.5};
+TEST_CASE("attention backward is the derivative of its forward, with and without keys before the queries",
+          FERRY_OP_TAGS) {
+  const std::int64_t length = GENERATE(3, 5);
+  const AttentionShape shape = {2, length, 5, 4, 2, 6, 0.5};
+  const std::vector<std::int64_t> q_shape = {2, length, 4, 6}, k_shape = {2, 5, 2, 6};
   for (const OpRunner& runner : op_runners()) {
-    INFO(runner.name);
-    Tensors t = {{"q", random_tensor(kF32, {2, 3, 4, 6}, "q")}, {"k", random_tensor(kF32, {2, 5, 2, 6}, "k")},
-                 {"v", random_tensor(kF32, {2, 5, 2, 6}, "v")}, {"d_o", random_tensor(kF32, {2, 3, 4, 6}, "do")},
-                 {"o", TestTensor(kF32, {2, 3, 4, 6})},         {"lse", TestTensor(kF32, {2, 4, 3})},
-                 {"d_q", TestTensor(kF32, {2, 3, 4, 6})},       {"d_k", TestTensor(kF32, {2, 5, 2, 6})},
-                 {"d_v", TestTensor(kF32, {2, 5, 2, 6})}};
+    INFO(runner.name << ", " << length << " queries");
+    Tensors t = {{"q", random_tensor(kF32, q_shape, "q")}, {"k", random_tensor(kF32, k_shape, "k")},
+                 {"v", random_tensor(kF32, k_shape, "v")}, {"d_o", random_tensor(kF32, q_shape, "do")},
+                 {"o", TestTensor(kF32, q_shape)},         {"lse", TestTensor(kF32, {2, 4, length})},
+                 {"d_q", TestTensor(kF32, q_shape)},       {"d_k", TestTensor(kF32, k_shape)},
+                 {"d_v", TestTensor(kF32, k_shape)}};
     AttentionForward forward;
     forward.scale = 0.5F;
     bind_tensors(forward, t);
