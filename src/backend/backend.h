@@ -68,12 +68,14 @@ struct Scratch {
 
 enum class CopyDirection { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
-/// What a backend's ops need beside their tensors: all that a plan must know of it.
+/// What a backend's ops need beside their tensors, and who serves them: all that a plan must know of it.
 class ScratchSizes {
  public:
   virtual ~ScratchSizes() = default;
   /// Scratch that `op` needs; depends on shapes and dtypes alone (data pointers may be null).
   virtual std::size_t scratch_bytes(const Op& op) const = 0;
+  /// For people: what computes an attention op, and why that; empty for other ops. Depends as above.
+  virtual std::string what_serves(const Op& op) const = 0;
 };
 
 /// Outlives its buffers, streams and events. After an op failed no later work runs; its memory stays valid.

@@ -177,6 +177,7 @@ class CheckBackend final : public Backend {
     subject().copy(stream, destination, source, size_bytes, direction);
   }
   std::size_t scratch_bytes(const Op& op) const override { return subject_->scratch_bytes(op); }
+  std::string what_serves(const Op& op) const override { return subject_->what_serves(op); }
 
   void enqueue(StreamRef stream, const Op& op, Scratch scratch) override {
     check_op(op);

@@ -164,6 +164,7 @@ class TraceBackend final : public Backend {
   }
 
   std::size_t scratch_bytes(const Op& op) const override { return inner_->scratch_bytes(op); }
+  std::string what_serves(const Op& op) const override { return inner_->what_serves(op); }
 
   void enqueue(StreamRef stream, const Op& op, Scratch scratch) override {
     check_op(op);

@@ -62,6 +62,7 @@ int run_plan(const CommandLine& line) {
   text.add("model", name + ": " + describe_model(model, step.parameters.n_parameters(), config.dtype));
   text.add("backend", backend.name);
   text.add("step", fmt::format("{} x {} tokens", config.sequences(), config.seq_len));
+  text.add("attention", describe_attention(step.options, model, *backend.sizes));
   text.add("offload", describe_offload(step.options, model.n_layers));
   for (const std::string& note : plan.notes) text.add("", note);
   text.add_lines("memory", memory_table(step.device.memory.peak_lines(), step.host.memory.lines()));

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "core/human_units.h"
+#include "model/llama.h"
 #include "offload/step_traffic.h"
 
 namespace ferry {
@@ -78,6 +79,10 @@ std::string describe_data(const std::vector<std::string>& paths, const SequenceS
   if (paths.size() > 1) files += fmt::format(" and {} more", paths.size() - 1);
   return fmt::format("{}: {} tokens, {} sequences of {}", files, grouped(data.n_tokens()), grouped(data.n_sequences()),
                      data.seq_len());
+}
+
+std::string describe_attention(const EngineOptions& options, const ModelConfig& model, const ScratchSizes& backend) {
+  return describe_attention(LlamaShape(model, options.batch_size, options.seq_len), options.dtype, backend);
 }
 
 std::string describe_offload(const EngineOptions& options, std::int64_t n_layers) {

@@ -23,6 +23,9 @@ std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, 
 /// "a.bin and 2 more: 1,000 tokens, 15 sequences of 64"
 std::string describe_data(const std::vector<std::string>& paths, const SequenceSet& data);
 
+/// What computes the attention of a training step, and why that.
+std::string describe_attention(const EngineOptions& options, const ModelConfig& model, const ScratchSizes& backend);
+
 /// What travels and what stays: segments, residuals, activations, slots, cuts.
 std::string describe_offload(const EngineOptions& options, std::int64_t n_layers);
 

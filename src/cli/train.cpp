@@ -153,7 +153,7 @@ class TrainRun {
                                          .model = model_,
                                          .engine = *engine_,
                                          .plan = plan_,
-                                         .backend = backend_->capabilities(),
+                                         .backend = *backend_,
                                          .train_data = train_data_.sequences(),
                                          .val_data = val_data_ ? &val_data_->sequences() : nullptr,
                                          .steps = options_.schedule.steps,

@@ -54,13 +54,16 @@ std::vector<std::string> describe_start(const StartReport& report) {
   if (!config.init_from.empty()) text.add("weights", "from " + config.init_from);
   text.add("data", describe_data(config.train_data, report.train_data));
   if (report.val_data != nullptr) text.add("", "validation " + describe_data(config.val_data, *report.val_data));
-  text.add("backend", report.backend.name + ": " + report.backend.description);
-  text.add("offload", describe_offload(report.plan.step->options, report.model.n_layers));
+  const Capabilities& backend = report.backend.capabilities();
+  const EngineOptions& options = report.plan.step->options;
+  text.add("backend", backend.name + ": " + backend.description);
+  text.add("attention", describe_attention(options, report.model, report.backend));
+  text.add("offload", describe_offload(options, report.model.n_layers));
   for (const std::string& note : report.plan.notes) text.add("", note);
-  text.add("optimizer", describe_optimizer(report.plan.step->options, report.engine.pool_placement()));
+  text.add("optimizer", describe_optimizer(options, report.engine.pool_placement()));
   const std::vector<std::string> table = memory_table(report.engine.device_memory(), report.engine.host_memory());
   text.add_lines("memory", table);
-  add_expected(text, report.plan, report.backend.is_device);
+  add_expected(text, report.plan, backend.is_device);
   text.add("run", describe_run(report));
   if (report.resumed != nullptr) {
     text.add("resume", fmt::format("after step {}, from {}", grouped(report.resumed->state().trainer.step),

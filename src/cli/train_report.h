@@ -24,7 +24,7 @@ struct StartReport {
   const ModelConfig& model;
   const Engine& engine;
   const TrainingPlan& plan;
-  const Capabilities& backend;
+  const Backend& backend;
   const SequenceSet& train_data;
   const SequenceSet* val_data = nullptr;  // may be absent
   std::int64_t steps = 0;

@@ -2,6 +2,8 @@
 // The ops of a Llama layer, forward, recomputed and backward.
 #include "model/llama.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -73,17 +75,35 @@ Heads project_into_cache(const LayerCall& call) {
   return {.q = q_heads, .k = head_range(all, 0, s.G), .v = head_range(all, s.G, s.G), .qk = {}};
 }
 
+AttentionForward attention_op(const LlamaShape& s, const Heads& heads, const LayerKept& kept) {
+  return {.q = heads.q,
+          .k = heads.k,
+          .v = heads.v,
+          .o = kept.attn.reshape({s.B, s.T, s.H, s.D}),
+          .lse = kept.lse,
+          .scale = attention_scale(s)};
+}
+
+AttentionBackward attention_backward_op(const LlamaShape& s, const Heads& heads, const Heads& d_heads,
+                                        const LayerKept& kept, const TensorView& d_attn) {
+  return {.q = heads.q,
+          .k = heads.k,
+          .v = heads.v,
+          .o = kept.attn.reshape({s.B, s.T, s.H, s.D}),
+          .lse = kept.lse,
+          .d_o = d_attn.reshape({s.B, s.T, s.H, s.D}),
+          .d_q = d_heads.q,
+          .d_k = d_heads.k,
+          .d_v = d_heads.v,
+          .scale = attention_scale(s)};
+}
+
 /// Up to the input of the MLP, and its norm.
 void attention_forward(const LayerCall& call) {
   const auto& [context, s, rope, weights, x, kept, work, cut, cache] = call;
   context.run(norm(s, x, weights.input_norm, work.norm, kept.rstd_in));
   const Heads heads = cache ? project_into_cache(call) : project_heads(call);
-  context.run(AttentionForward{.q = heads.q,
-                               .k = heads.k,
-                               .v = heads.v,
-                               .o = kept.attn.reshape({s.B, s.T, s.H, s.D}),
-                               .lse = kept.lse,
-                               .scale = attention_scale(s)});
+  context.run(attention_op(s, heads, kept));
   context.run(forward_product(kept.attn, weights.out_proj, work.proj));
   context.run(RmsNormForward{.x = x,
                              .addend = work.proj,
@@ -102,16 +122,7 @@ void attention_backward(const LayerCall& call, const TensorView& d_stream, const
   context.run(input_gradient(d_stream, weights.out_proj, work.d_attn));
   const Heads heads = split_heads(s, kept.qkv);
   const Heads d_heads = split_heads(s, work.d_qkv);
-  context.run(AttentionBackward{.q = heads.q,
-                                .k = heads.k,
-                                .v = heads.v,
-                                .o = kept.attn.reshape({s.B, s.T, s.H, s.D}),
-                                .lse = kept.lse,
-                                .d_o = work.d_attn.reshape({s.B, s.T, s.H, s.D}),
-                                .d_q = d_heads.q,
-                                .d_k = d_heads.k,
-                                .d_v = d_heads.v,
-                                .scale = attention_scale(s)});
+  context.run(attention_backward_op(s, heads, d_heads, kept, work.d_attn));
   context.run(Rope{.x = d_heads.qk, .cos = rope.cos, .sin = rope.sin, .inverse = true});
   context.run(norm(s, x, weights.input_norm, work.norm, kept.rstd_in));
   context.run(weight_gradient(work.d_qkv, work.norm, sums.qkv, add));
@@ -190,6 +201,19 @@ void layer_backward(const LayerCall& call, const TensorView& d_stream, const Lay
 
 void round_once(const OpContext& context, const TensorView& x, const TensorView& y) {
   if (x.data != y.data) context.run(Cast{.x = x, .y = y});
+}
+
+std::string describe_attention(const LlamaShape& s, DType dtype, const ScratchSizes& backend) {
+  alignas(Buffer::kAlignment) std::byte nowhere[Buffer::kAlignment];
+  LayerKept kept;
+  kept.qkv = TensorView(nowhere, dtype, {s.N(), s.qkv_width()});
+  kept.attn = TensorView(nowhere, dtype, {s.N(), s.H * s.D});
+  kept.lse = TensorView(nowhere, DType::kF32, {s.B, s.H, s.T});
+  const Heads heads = split_heads(s, kept.qkv);
+  const std::string forward = backend.what_serves(attention_op(s, heads, kept));
+  const std::string backward = backend.what_serves(attention_backward_op(s, heads, heads, kept, kept.attn));
+  if (forward == backward) return "forward and backward by " + forward;
+  return fmt::format("forward by {}; backward by {}", forward, backward);
 }
 
 }  // namespace ferry

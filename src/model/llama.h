@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -125,6 +126,9 @@ struct LayerGradients {
 /// overwritten. `norm_is_fresh`: work.norm holds norm(x_mid), as the forward pass and recomputation leave it.
 void layer_backward(const LayerCall& call, const TensorView& d_stream, const LayerGradients& gradients,
                     bool norm_is_fresh);
+
+/// For people: what computes the attention of a layer over such a batch on the backend, and why that.
+std::string describe_attention(const LlamaShape& shape, DType dtype, const ScratchSizes& backend);
 
 /// Activations of the head.
 struct HeadWork {

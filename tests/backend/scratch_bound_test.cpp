@@ -11,11 +11,23 @@ struct Attention {
   std::int64_t batch, length, heads, width;
 };
 
-std::size_t bound_of(const Attention& a, AttentionChoice choice, DType dtype = DType::kBf16) {
+AttentionBackward backward_of(const Attention& a, DType dtype) {
   const TensorView q(nullptr, dtype, {a.batch, a.length, a.heads, a.width});
   const TensorView lse(nullptr, DType::kF32, {a.batch, a.heads, a.length});
-  return cuda::ScratchBound(choice).scratch_bytes(AttentionBackward{
-      .q = q, .k = q, .v = q, .o = q, .lse = lse, .d_o = q, .d_q = q, .d_k = q, .d_v = q, .scale = 1});
+  return {.q = q, .k = q, .v = q, .o = q, .lse = lse, .d_o = q, .d_q = q, .d_k = q, .d_v = q, .scale = 1};
+}
+
+std::size_t bound_of(const Attention& a, AttentionChoice choice, DType dtype = DType::kBf16) {
+  return cuda::ScratchBound(choice).scratch_bytes(backward_of(a, dtype));
+}
+
+/// Both passes are served alike.
+std::string server_of(std::int64_t width, AttentionChoice choice, DType dtype = DType::kBf16) {
+  const cuda::ScratchBound bound(choice);
+  const AttentionBackward op = backward_of({1, 1024, 32, width}, dtype);
+  const AttentionForward forward = {.q = op.q, .k = op.k, .v = op.v, .o = op.o, .lse = op.lse, .scale = op.scale};
+  CHECK(bound.what_serves(forward) == bound.what_serves(op));
+  return bound.what_serves(op);
 }
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -48,6 +60,22 @@ TEST_CASE("heads of other widths are cuDNN's with attention = auto, the plain ke
 TEST_CASE("f32 attention runs on the plain kernels, which need a number a row and head") {
   for (const AttentionChoice choice : kChoices)
     CHECK(bound_of({2, 100, 6, 64}, choice, DType::kF32) == 2 * 100 * 6 * 4);
+}
+
+TEST_CASE("a plan without a GPU says what would serve attention, and why") {
+  const std::string widths = "bf16 heads of 64, 80, 96 or 128 elements", cudnn = "cuDNN, or plain kernels where it";
+  const std::string plain = "plain kernels, which are many times slower: ";
+  CHECK(server_of(64, AttentionChoice::kAuto) == "ferry's fused kernels, which take bf16 heads of 64 elements");
+  CHECK(server_of(64, AttentionChoice::kFerry) == server_of(64, AttentionChoice::kAuto));
+  CHECK(server_of(64, AttentionChoice::kCudnn) == cudnn + " refuses, as attention = cudnn asks");
+  CHECK(server_of(72, AttentionChoice::kAuto) ==
+        cudnn + " refuses: ferry's fused kernels take " + widths + ", here are bf16 heads of 72 elements");
+  CHECK(server_of(72, AttentionChoice::kFerry) ==
+        plain + "attention = ferry takes " + widths + " in rows of multiples of 16 bytes");
+  for (const AttentionChoice choice : kChoices) {
+    CHECK(server_of(64, choice, DType::kF32) == plain + "the faster ones take bf16 alone");
+  }
+  CHECK(cuda::ScratchBound(AttentionChoice::kAuto).what_serves(Rope{}).empty());
 }
 
 TEST_CASE("every matrix product has one workspace, and ops without sums have none") {

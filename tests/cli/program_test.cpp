@@ -126,13 +126,15 @@ TEST_CASE("plan prints the memory that train takes, and what a step moves") {
   CHECK(plan.exit_code == 0);
   CHECK(plan.err.empty());
   CHECK_FALSE(place.has("out"));
-  for (const char* part : {"model.json: ", "step      4 x 16 tokens", "2 weight and 2 gradient slots",
+  const char* const attention = "attention forward and backward by the CPU backend's own kernels\n";
+  for (const char* part : {"model.json: ", "step      4 x 16 tokens", attention, "2 weight and 2 gradient slots",
                            "to the device: ", "to the host: ", "AdamW reads and writes "}) {
     INFO(part);
     CHECK(contains(plan.out, part));
   }
   const Outcome train = run_ferry(place, {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0"});
   CHECK(memory_lines(train.out) == memory_lines(plan.out));
+  CHECK(contains(train.out, attention));
 }
 
 TEST_CASE("plan tells the step time to expect on a device, or by measured rates") {
@@ -174,6 +176,8 @@ TEST_CASE("plan needs no data and no GPU, and no machine that holds the model") 
     CHECK(plan.exit_code == 0);
     CHECK(contains(plan.out, "scratch of ops"));
     CHECK(contains(plan.out, "8,030,261,248 parameters"));
+    const bool on_gpu = std::string(backend) == "cuda";
+    CHECK(contains(plan.out, on_gpu ? "by ferry's fused kernels, which take bf16 heads" : "by the CPU backend's"));
   }
 }
 

@@ -32,6 +32,7 @@ class ForwardingBackend : public Backend {
     inner_->copy(stream, destination, source, size_bytes, direction);
   }
   std::size_t scratch_bytes(const Op& op) const override { return inner_->scratch_bytes(op); }
+  std::string what_serves(const Op& op) const override { return inner_->what_serves(op); }
   void enqueue(StreamRef stream, const Op& op, Scratch scratch) override { inner_->enqueue(stream, op, scratch); }
   void host_access(Access how, const void* data, std::size_t size_bytes, const char* label) override {
     inner_->host_access(how, data, size_bytes, label);

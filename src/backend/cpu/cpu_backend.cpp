@@ -95,6 +95,10 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t scratch_bytes(const Op& op) const override { return table_.scratch_bytes(op); }
+  std::string what_serves(const Op& op) const override {
+    const bool attends = std::holds_alternative<AttentionForward>(op) || std::holds_alternative<AttentionBackward>(op);
+    return attends ? "the CPU backend's own kernels" : "";
+  }
 
   void enqueue(StreamRef stream, const Op& op, Scratch scratch) override {
     failure_.rethrow_if_any();

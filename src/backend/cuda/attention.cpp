@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <concepts>
 
+#include "backend/cuda/attention_words.h"
 #include "backend/cuda/cuda_raii.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -77,8 +78,6 @@ void check_plain(const Op& op) {
               op.q.describe(), kernels::kAttentionPlainMaxWidth);
 }
 
-constexpr const char* kFusedOps = "bf16 heads of 64, 80, 96 or 128 elements";
-
 }  // namespace
 
 Attention::Attention(AttentionChoice choice) : choice_(choice) {
@@ -116,24 +115,35 @@ Attention::Server Attention::server_of(const Op& op, void* scratch) {
   return Server::kPlain;
 }
 
+template <class Op>
+std::string Attention::why_plain(const Op& op) {
+  if (std::string reason = by_plain_since(op, choice_); !reason.empty()) return reason;
+  if (!cudnn().unavailable().empty()) return cudnn().unavailable();
+  return choice_ == AttentionChoice::kCudnn ? "cuDNN does not take it"
+                                            : "neither ferry's fused kernels nor cuDNN take it";
+}
+
 /// Once: they are many times slower.
 template <class Op>
 void Attention::say_plain(const Op& op) {
   std::call_once(said_plain_, [&] {
-    std::string reason = "neither ferry's fused kernels nor cuDNN take it";
-    if (op.q.dtype != DType::kBf16) {
-      reason = "the faster ones take bf16 alone";
-    } else if (choice_ == AttentionChoice::kFerry) {
-      reason = fmt::format("attention = ferry takes {} in rows of multiples of 16 bytes", kFusedOps);
-    } else if (!cudnn().unavailable().empty()) {
-      reason = cudnn().unavailable();
-    } else if (choice_ == AttentionChoice::kCudnn) {
-      reason = "cuDNN does not take it";
-    }
-    log::info("{} of q {}, k {} runs on plain kernels, which are many times slower: {}", op.kName, op.q.describe(),
-              op.k.describe(), reason);
+    log::info("{} of q {}, k {} runs on {}: {}", op.kName, op.q.describe(), op.k.describe(), kPlainKernels,
+              why_plain(op));
   });
 }
+
+template <class Op>
+std::string Attention::what_serves(const Op& op) {
+  switch (server_of(without_data(op), nullptr)) {
+    case Server::kFused: return by_fused(op);
+    case Server::kCudnn: return by_cudnn(op, choice_, cudnn().version());
+    case Server::kPlain: break;
+  }
+  return fmt::format("{}: {}", kPlainKernels, why_plain(op));
+}
+
+template std::string Attention::what_serves(const AttentionForward& op);
+template std::string Attention::what_serves(const AttentionBackward& op);
 
 std::size_t Attention::scratch_bytes(const AttentionForward& op) {
   const AttentionForward shapes = without_data(op);

@@ -28,6 +28,10 @@ class Attention {
   std::size_t scratch_bytes(const AttentionForward& op);
   std::size_t scratch_bytes(const AttentionBackward& op);
 
+  /// For people: "ferry's fused kernels, which take bf16 heads of 64 elements". Depends as scratch_bytes does.
+  template <class Op>
+  std::string what_serves(const Op& op);
+
   /// Enqueues a checked op; `scratch` has scratch_bytes(op), aligned to 16 bytes. Throws Error{kShape} before anything
   /// is enqueued for a head too wide, Error{kDevice}.
   void enqueue(const AttentionForward& op, Scratch scratch, cudaStream_t stream);
@@ -38,6 +42,8 @@ class Attention {
 
   template <class Op>
   Server server_of(const Op& op, void* scratch);
+  template <class Op>
+  std::string why_plain(const Op& op);
   template <class Op>
   void say_plain(const Op& op);
   CudnnAttention& cudnn();

@@ -210,6 +210,11 @@ class CudaBackend final : public Backend {
     return ops_.scratch_bytes(op);
   }
 
+  std::string what_serves(const Op& op) const override {
+    use_device(device_);
+    return ops_.what_serves(op);
+  }
+
   void enqueue(StreamRef stream, const Op& op, Scratch scratch) override {
     failure_.rethrow_if_any();
     check_op(op);

@@ -252,6 +252,12 @@ std::size_t CudaOps::scratch_bytes(const Op& op) {
   return std::visit([](const auto& each) { return scratch_of(each); }, op);
 }
 
+std::string CudaOps::what_serves(const Op& op) {
+  if (const auto* forward = std::get_if<AttentionForward>(&op)) return attention_.what_serves(*forward);
+  if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_.what_serves(*backward);
+  return "";
+}
+
 void CudaOps::enqueue(cudaStream_t stream, const Op& op, Scratch scratch) {
   const Context context{matmul_, attention_, stream, scratch};
   std::visit([&context](const auto& each) { run(context, each); }, op);

@@ -22,6 +22,7 @@ class CudaOps {
 
   /// Depends on shapes, dtypes and strides alone.
   std::size_t scratch_bytes(const Op& op);
+  std::string what_serves(const Op& op);
 
   /// Enqueues an op that check_op has accepted; `scratch` holds scratch_bytes(op), aligned to Buffer::kAlignment.
   /// Throws Error{kShape} before anything is enqueued for an attention head too wide, Error{kDevice}.

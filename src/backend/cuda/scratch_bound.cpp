@@ -7,6 +7,7 @@
 #include <limits>
 #include <variant>
 
+#include "backend/cuda/attention_words.h"
 #include "backend/cuda/workspace.h"
 #include "core/int_math.h"
 
@@ -34,7 +35,8 @@ std::size_t plain_bytes(const AttentionBackward& op) { return bytes_of(op.q.shap
 constexpr std::int64_t kFusedPaddedRows = 128;
 
 /// What ferry's fused kernels take where rows are aligned; unaligned rows need less.
-bool is_fused(const AttentionBackward& op) {
+template <class AttentionOp>
+bool is_fused(const AttentionOp& op) {
   constexpr std::array<std::int64_t, 4> kWidths = {64, 80, 96, 128};
   const std::int64_t n_rows = op.q.shape[0] * op.q.shape[2] * (op.k.shape[1] + kFusedPaddedRows);
   return op.q.dtype == DType::kBf16 && std::ranges::count(kWidths, op.q.shape[3]) > 0 && op.scale > 0 &&
@@ -58,10 +60,21 @@ std::size_t cudnn_bytes(const AttentionBackward& op) {
   return std::min(bytes_of(elems), kMaxAttentionWorkspaceBytes);
 }
 
+template <class AttentionOp>
+bool may_be_cudnn(const AttentionOp& op, AttentionChoice choice) {
+  return choice != AttentionChoice::kFerry && op.q.dtype == DType::kBf16;
+}
+
 std::size_t attention_bound(const AttentionBackward& op, AttentionChoice choice) {
   if (choice != AttentionChoice::kCudnn && is_fused(op)) return fused_bytes(op);
-  const bool may_be_cudnn = choice != AttentionChoice::kFerry && op.q.dtype == DType::kBf16;
-  return std::max(plain_bytes(op), may_be_cudnn ? cudnn_bytes(op) : 0);
+  return std::max(plain_bytes(op), may_be_cudnn(op, choice) ? cudnn_bytes(op) : 0);
+}
+
+template <class AttentionOp>
+std::string attention_server(const AttentionOp& op, AttentionChoice choice) {
+  if (choice != AttentionChoice::kCudnn && is_fused(op)) return by_fused(op);
+  if (may_be_cudnn(op, choice)) return by_cudnn(op, choice, "cuDNN, or plain kernels where it refuses");
+  return fmt::format("{}: {}", kPlainKernels, by_plain_since(op, choice));
 }
 
 // All other ops need none; cuDNN's forward pass less than a matrix product.
@@ -75,6 +88,12 @@ std::size_t bound(const AnyOp&) {
 std::size_t ScratchBound::scratch_bytes(const Op& op) const {
   if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_bound(*backward, attention_);
   return std::visit([](const auto& each) { return bound(each); }, op);
+}
+
+std::string ScratchBound::what_serves(const Op& op) const {
+  if (const auto* forward = std::get_if<AttentionForward>(&op)) return attention_server(*forward, attention_);
+  if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_server(*backward, attention_);
+  return "";
 }
 
 }  // namespace ferry::cuda

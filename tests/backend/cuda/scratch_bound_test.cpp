@@ -54,7 +54,11 @@ void check_bound(AttentionChoice choice) {
           const AttentionOps ops = attention_of(dtype, batch, length, width);
           const std::size_t asked = backend->scratch_bytes(ops.backward), bounded = bound.scratch_bytes(ops.backward);
           CHECK(asked <= bounded);
-          if (choice == AttentionChoice::kFerry) CHECK(asked == bounded);
+          if (choice == AttentionChoice::kFerry) {
+            CHECK(asked == bounded);
+            CHECK(backend->what_serves(ops.forward) == bound.what_serves(ops.forward));
+            CHECK(backend->what_serves(ops.backward) == bound.what_serves(ops.backward));
+          }
           CHECK(backend->scratch_bytes(ops.forward) <= bound.scratch_bytes(Matmul{}));
         }
       }

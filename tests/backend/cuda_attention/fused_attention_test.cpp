@@ -206,6 +206,31 @@ TEST_CASE("attention = cudnn takes cuDNN, and the plain kernels for what it refu
   check_serves(chosen, plain, kCachedOddWidth);
 }
 
+TEST_CASE("the backend says what serves an attention, and why", "[gpu]") {
+  gpu_or_skip();
+  const auto served = [](const Chosen& chosen, const Shape& shape) {
+    const AttentionProblem problem(shape);
+    const std::string forward = chosen.backend->what_serves(problem.forward(nullptr));
+    CHECK(chosen.backend->what_serves(problem.backward(nullptr)) == forward);
+    return forward;
+  };
+  const std::string plain = "plain kernels, which are many times slower: ";
+  const Chosen chosen(AttentionChoice::kAuto), ferry(AttentionChoice::kFerry);
+  CHECK(served(chosen, kFusedShape) == "ferry's fused kernels, which take bf16 heads of 64 elements");
+  CHECK(served(chosen, kF32Shape) == plain + "the faster ones take bf16 alone");
+  CHECK(served(ferry, kFusedShape) == served(chosen, kFusedShape));
+  CHECK(served(ferry, kOddWidth).starts_with(plain + "attention = ferry takes bf16 heads of 64, "));
+  CHECK(chosen.backend->what_serves(Rope{}).empty());
+  Cudnn cudnn;
+  if (!cudnn.usable()) return;
+  const Chosen by_name(AttentionChoice::kCudnn);
+  CHECK(served(chosen, kOddWidth).starts_with("cuDNN "));
+  CHECK(served(chosen, kOddWidth).ends_with(" or 128 elements, here are bf16 heads of 72 elements"));
+  CHECK(served(chosen, kCachedOddWidth) == plain + "neither ferry's fused kernels nor cuDNN take it");
+  CHECK(served(by_name, kFusedShape).ends_with(", as attention = cudnn asks"));
+  CHECK(served(by_name, kCachedOddWidth) == plain + "cuDNN does not take it");
+}
+
 TEST_CASE("attention asks for the same scratch wherever the data lie", "[gpu]") {
   gpu_or_skip();
   const AttentionProblem problem(kFusedShape);
