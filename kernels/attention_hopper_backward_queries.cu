@@ -122,7 +122,11 @@ __device__ __forceinline__ void consume_keys(const BackwardParams& p, const Stre
     if (!query_tile<C::kRows, C::kKeys>(p.sizes, round, tile)) continue;
     const int n_group_tiles = key_tiles<C::kKeys>(p.sizes, tile.first + group * 64);
     barrier_wait(shared.q_full(own.ring.stage), own.ring.parity);
-    if (n_group_tiles > 0) queries_tile<C>(p, shared, group, tile, n_group_tiles, own, ring);
+    if (n_group_tiles > 0) {
+      queries_tile<C>(p, shared, group, tile, n_group_tiles, own, ring);
+    } else {
+      named_sync<kGroupThreads>(kStoreBarrier + group);  // all four warps have seen the tile that thread 0 gives back
+    }
     release_own(shared, own);
     for (int j = n_group_tiles; j < tile.n_key_tiles; ++j) {
       Ring<C::kStages> v_ring = ring;
