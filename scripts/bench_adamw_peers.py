@@ -22,6 +22,7 @@ PEERS = {
     "torch fused bf16": ("torch", "bfloat16", "bfloat16"),
     "torch foreach bf16": ("torch", "bfloat16", "bfloat16"),
     "torch fused f32": ("torch", "float32", "float32"),
+    "deepspeed bf16": ("deepspeed", "bfloat16", "bfloat16"),
     "deepspeed bf16, f32 moments": ("deepspeed", "bfloat16", "float32"),
     "deepspeed f32": ("deepspeed", "float32", "float32"),
 }
