@@ -83,8 +83,8 @@ CrossEntropyChunk cross_entropy(Memory& memory) {
 
 SwigluBackward swiglu_backward(Memory& memory) {
   const TensorView gate_up = memory.bf16({4, 20}), d_gate_up = memory.bf16({4, 20});
-  return {memory.bf16({4, 10}), gate_up.columns(0, 10), gate_up.columns(10, 10), d_gate_up.columns(0, 10),
-          d_gate_up.columns(10, 10), {}};
+  return {memory.bf16({4, 10}),     gate_up.columns(0, 10),    gate_up.columns(10, 10),
+          d_gate_up.columns(0, 10), d_gate_up.columns(10, 10), {}};
 }
 
 Adamw adamw(Memory& memory) {

@@ -120,11 +120,11 @@ void swiglu_backward(const SwigluBackward& op, Range rows) {
     const std::int64_t width = op.d_y.shape[1];
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
       for (std::int64_t c = 0; c < width; c += kBlock) {
-        swiglu_backward_block(
-            at<const T>(op.d_y, r * op.d_y.stride[0] + c), at<const T>(op.gate, r * op.gate.stride[0] + c),
-            at<const T>(op.up, r * op.up.stride[0] + c), at<T>(op.d_gate, r * op.d_gate.stride[0] + c),
-            at<T>(op.d_up, r * op.d_up.stride[0] + c), op.y ? at<T>(op.y, r * op.y.stride[0] + c) : nullptr,
-            smaller(kBlock, width - c));
+        swiglu_backward_block(at<const T>(op.d_y, r * op.d_y.stride[0] + c),
+                              at<const T>(op.gate, r * op.gate.stride[0] + c),
+                              at<const T>(op.up, r * op.up.stride[0] + c),
+                              at<T>(op.d_gate, r * op.d_gate.stride[0] + c), at<T>(op.d_up, r * op.d_up.stride[0] + c),
+                              op.y ? at<T>(op.y, r * op.y.stride[0] + c) : nullptr, smaller(kBlock, width - c));
       }
     }
   });
