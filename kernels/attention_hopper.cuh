@@ -157,7 +157,8 @@ __device__ __forceinline__ void store_fragment(std::uint32_t tile, int first, co
 
 // Rings of stages.
 
-/// A stage of a ring, and the parity of the round.
+/// A stage of a ring, and the parity of the round. It is free again when each thread that read it has arrived at its
+/// barrier: one lane for its warp, after __syncwarp, is no faster, and racecheck takes it for a hazard.
 template <int kStages>
 struct Ring {
   int stage = 0;
@@ -169,12 +170,6 @@ struct Ring {
     }
   }
 };
-
-/// One lane of each warp says that the warp has read a stage: after all lanes have.
-__device__ __forceinline__ void release(uint32_t barrier) {
-  __syncwarp();
-  if (threadIdx.x % kLanes == 0) barrier_arrive(barrier);
-}
 
 /// Hardware barriers of single warpgroups: this + warpgroup.
 inline constexpr int kStoreBarrier = 1;

@@ -56,8 +56,8 @@ __device__ __forceinline__ void init_barriers(const KeysShared<C>& shared) {
   for (int stage = 0; stage < C::kStages; ++stage) {
     barrier_init(shared.q_full(stage), 1);
     barrier_init(shared.d_o_full(stage), 1);
-    barrier_init(shared.q_empty(stage), 4 * C::kGroups);
-    barrier_init(shared.d_o_empty(stage), 4 * C::kGroups);
+    barrier_init(shared.q_empty(stage), kGroupThreads * C::kGroups);
+    barrier_init(shared.d_o_empty(stage), kGroupThreads * C::kGroups);
   }
   barrier_init_fence();
 }
@@ -150,10 +150,10 @@ __device__ __forceinline__ void keys_step(const BackwardParams& p, const KeysSha
   wgmma_commit();
   wgmma_wait<1>();
   pin(weights);
-  release(shared.d_o_empty(stage));
+  barrier_arrive(shared.d_o_empty(stage));
   wgmma_wait<0>();
   pin(d_scores);
-  release(shared.q_empty(stage));
+  barrier_arrive(shared.q_empty(stage));
   state.ring.next();
 }
 
@@ -162,9 +162,9 @@ template <class C>
 __device__ __forceinline__ void keys_skip(const KeysShared<C>& shared, KeysState<C>& state) {
   const int stage = state.ring.stage, parity = state.ring.parity;
   barrier_wait(shared.q_full(stage), parity);
-  release(shared.q_empty(stage));
+  barrier_arrive(shared.q_empty(stage));
   barrier_wait(shared.d_o_full(stage), parity);
-  release(shared.d_o_empty(stage));
+  barrier_arrive(shared.d_o_empty(stage));
   state.ring.next();
 }
 

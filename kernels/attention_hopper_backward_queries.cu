@@ -54,7 +54,7 @@ __device__ __forceinline__ void queries_step(const BackwardParams& p, const Stre
   pin(s);
   pin(state.d_scores);
   if (state.held_stage >= 0) {
-    release(shared.k_empty(state.held_stage));
+    barrier_arrive(shared.k_empty(state.held_stage));
   } else {
     release_own(shared, own);
   }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void queries_step(const BackwardParams& p, const Stre
   barrier_wait(shared.v_full(stage), ring.parity);  // passed: keeps the wait below behind the exponentials
   wgmma_wait<0>();
   pin(d_p);
-  release(shared.v_empty(stage));
+  barrier_arrive(shared.v_empty(stage));
   rows_to_d_scores(state.d_scores, s, d_p, state.delta);
   pin(state.d_scores);
   product_columns<C::kKeys>(state.d_q, state.d_scores, shared.k(stage));
@@ -107,7 +107,7 @@ __device__ __forceinline__ void queries_tile(const BackwardParams& p, const Stre
   for (; j < n_group_tiles; ++j) queries_step<C, true>(p, shared, own, ring, first_row, j * C::kKeys, state);
   wgmma_wait<0>();
   pin(state.d_q);
-  release(shared.k_empty(state.held_stage));
+  barrier_arrive(shared.k_empty(state.held_stage));
   const float scale[2] = {p.scale, p.scale};
   scale_rows(state.d_q, scale);
   store_group<C::kRows, C::kWidth>(q, &p.d_q, group, tile.head, first, tile.batch, state.d_q);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Strea
   give_turn<C>(group);
   wgmma_wait<1>();
   pin(s);
-  release(shared.k_empty(k_ring.stage));
+  barrier_arrive(shared.k_empty(k_ring.stage));
   k_ring.next();
   if constexpr (kMasked) mask_keys(s, first_row, first_key);
   float kept[2];
@@ -74,7 +74,7 @@ __device__ __forceinline__ void forward_step(const ForwardParams& p, const Strea
   wgmma_wait<0>();
   pin(state.o);
   pin(state.weights);
-  release(shared.v_empty(v_ring.stage));
+  barrier_arrive(shared.v_empty(v_ring.stage));
   v_ring.next();
   scale_rows(state.o, kept);
   pack_fragment(state.weights, s);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void forward_first(const ForwardParams& p, const Stre
   give_turn<C>(group);
   wgmma_wait<0>();
   pin(s);
-  release(shared.k_empty(k_ring.stage));
+  barrier_arrive(shared.k_empty(k_ring.stage));
   k_ring.next();
   if (C::kKeys - 1 > first_row) mask_keys(s, first_row, 0);
   float kept[2];
@@ -143,7 +143,7 @@ __device__ __forceinline__ void forward_tile(const ForwardParams& p, const Strea
   wgmma_commit();
   wgmma_wait<0>();
   pin(state.o);
-  release(shared.v_empty(v_ring.stage));
+  barrier_arrive(shared.v_empty(v_ring.stage));
   v_ring.next();
   forward_end<C>(p, q, group, tile, state);
 }

@@ -55,8 +55,8 @@ __device__ __forceinline__ void init_barriers(const StreamShared<C>& shared) {
   for (int stage = 0; stage < C::kStages; ++stage) {
     barrier_init(shared.k_full(stage), 1);
     barrier_init(shared.v_full(stage), 1);
-    barrier_init(shared.k_empty(stage), 4 * C::kGroups);
-    barrier_init(shared.v_empty(stage), 4 * C::kGroups);
+    barrier_init(shared.k_empty(stage), kGroupThreads * C::kGroups);
+    barrier_init(shared.v_empty(stage), kGroupThreads * C::kGroups);
   }
   barrier_init_fence();
 }
@@ -119,10 +119,10 @@ template <class C>
 __device__ __forceinline__ void skip_keys(const StreamShared<C>& shared, Ring<C::kStages>& k_ring,
                                           Ring<C::kStages>& v_ring) {
   barrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
-  release(shared.k_empty(k_ring.stage));
+  barrier_arrive(shared.k_empty(k_ring.stage));
   k_ring.next();
   barrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-  release(shared.v_empty(v_ring.stage));
+  barrier_arrive(shared.v_empty(v_ring.stage));
   v_ring.next();
 }
 
