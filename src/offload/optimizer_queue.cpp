@@ -169,9 +169,9 @@ void OptimizerQueue::take(const Arrival& arrival) {
 }
 
 void OptimizerQueue::make_ready(const StepRef& step, int piece) {
-  if (!in_table(piece)) return ready_.push({Part::kPiece, piece, step});
-  ready_.push({Part::kEarlyRows, piece, step});
-  if (step->next) ready_.push({Part::kOtherRows, piece, step});
+  const Part part = in_table(piece) ? Part::kEarlyRows : Part::kPiece;
+  if (part == Part::kPiece) ++n_ready_pieces_;
+  ready_.push({part, piece, step});
 }
 
 /// What is not finite stops an eager queue, before anything that was submitted later is applied.
@@ -197,8 +197,7 @@ void OptimizerQueue::run(std::stop_token stop) {
     std::unique_lock lock(mutex_);
     const auto may_go_on = [&] { return !wanted_ || early_version_ < *wanted_; };
     while (changed_.wait(lock, stop, [&] { return !ready_.empty() && failure_ == nullptr && may_go_on(); })) {
-      const Update update = ready_.top();
-      ready_.pop();
+      const Update update = take_next();
       lock.unlock();
       backend_.observe(key(ready_keys_, update.piece));
       const auto begin = Clock::now();
@@ -207,7 +206,7 @@ void OptimizerQueue::run(std::stop_token stop) {
       note_span(update, begin);
       lock.lock();
       record_of(update.step->step).busy_ms += ms;
-      finish_part(*update.step, update.part, update.piece);
+      finish(update);
       changed_.notify_all();
     }
   } catch (...) {
@@ -215,13 +214,29 @@ void OptimizerQueue::run(std::stop_token stop) {
   }
 }
 
+/// Single rows are far slower to update than a piece of them, so they come first only where something else would wait.
+OptimizerQueue::Update OptimizerQueue::take_next() {
+  Update update = ready_.top();
+  ready_.pop();
+  if (update.part == Part::kPiece) --n_ready_pieces_;
+  update.whole = update.part == Part::kEarlyRows && (!update.step->next || n_ready_pieces_ == 0);
+  return update;
+}
+
+void OptimizerQueue::finish(const Update& update) {
+  finish_part(*update.step, update.part, update.piece);
+  if (update.part != Part::kEarlyRows || !update.step->next) return;
+  if (update.whole) return finish_part(*update.step, Part::kOtherRows, update.piece);
+  ready_.push({Part::kOtherRows, update.piece, update.step});
+}
+
 void OptimizerQueue::apply(const Update& update) {
   const Step& step = *update.step;
   if (update.part == Part::kRows || update.part == Part::kLateRows) return apply_rows(update);
   const Piece& piece = pieces_.piece(update.piece);
   if (update.part == Part::kPiece) return updates_.update(piece, step.scalars);
-  const bool early = update.part == Part::kEarlyRows && step.next;
-  if (early) return updates_.update_rows_of(piece, step.split.early, step.scalars);
+  if (update.whole) return updates_.update_other_rows(piece, step.rows->distinct(), step.scalars);
+  if (update.part == Part::kEarlyRows) return updates_.update_rows_of(piece, step.split.early, step.scalars);
   updates_.update_other_rows(piece, step.split.either, step.scalars);
 }
 
@@ -230,7 +245,7 @@ void OptimizerQueue::note_span(const Update& update, Timeline::Clock::time_point
   SpanName name{.what = "AdamW", .piece = update.piece};
   if (update.part == Part::kRows) name = {"AdamW of the batch's rows"};
   if (update.part == Part::kLateRows) name = {"AdamW of the batch's other rows"};
-  if (update.part == Part::kEarlyRows && update.step->next) name.what = "AdamW of the next batch's rows";
+  if (update.part == Part::kEarlyRows && !update.whole) name.what = "AdamW of the next batch's rows";
   options_.timeline->note_host(Lane::kOptimizer, name, update.step->step, begin);
 }
 

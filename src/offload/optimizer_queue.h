@@ -132,15 +132,16 @@ class OptimizerQueue {
   enum class Part {
     kRows,       // the rows that the batch reads; only those that the next batch reads too, if it is known
     kEarlyRows,  // of a piece of the table: the rows of the next batch; all that the batch does not read if none is
-                 // known
+                 // known, or no layer waits
     kPiece,      // of all other segments
     kLateRows,   // the other rows that the batch reads, if the next batch is known
-    kOtherRows,  // of a piece of the table: what neither batch reads
+    kOtherRows,  // of a piece of the table: what neither batch reads, if kEarlyRows left it
   };
   struct Update {
     Part part = Part::kPiece;
     int piece = kAllElse;
     StepRef step;
+    bool whole = false;  // of kEarlyRows: all rows that the batch does not read
 
     auto rank() const { return std::tuple(step->step, part, piece); }
   };
@@ -156,7 +157,9 @@ class OptimizerQueue {
   void run(std::stop_token stop);
   void take(const Arrival& arrival);                                              // mutex_ is held
   void note(Step& step, const std::string& what, std::span<const float> values);  // mutex_ is held
+  Update take_next();                                                             // mutex_ is held
   void apply(const Update& update);
+  void finish(const Update& update);  // mutex_ is held
   void note_span(const Update& update, Timeline::Clock::time_point begin);
   void apply_rows(const Update& update);
   void take_rows(Step& step, const std::vector<std::int32_t>& which, const StepScalars* scalars);
@@ -195,6 +198,7 @@ class OptimizerQueue {
   std::condition_variable_any changed_;
   std::deque<Arrival> arriving_;                                   // guarded by mutex_
   std::priority_queue<Update, std::vector<Update>, Later> ready_;  // guarded by mutex_
+  int n_ready_pieces_ = 0;                                         // guarded by mutex_: those of Part::kPiece
   std::vector<std::int64_t> versions_;                             // guarded by mutex_
   std::vector<int> parts_done_;                                    // guarded by mutex_: of a table piece's next version
   std::int64_t early_version_ = 0;                                 // guarded by mutex_: of the rows named as the next

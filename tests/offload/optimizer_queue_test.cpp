@@ -184,6 +184,25 @@ TEST_CASE("rows of the next batch are updated first, the rest of the table last"
   CHECK(std::ranges::count(ranks, 4) == f.first_of_layer(0));
 }
 
+TEST_CASE("where no layer waits, all rows of a piece that the batch does not read are updated at once") {
+  const bool tied = GENERATE(true, false);
+  QueueFixture f(tied);
+  f.timeline.start(0, 1, f.stream.get());
+  f.begin(0, {60, 3, 60}, std::make_shared<const BatchRows>(std::vector<std::int32_t>{5, 3}));
+  const int n_table_pieces = f.first_of_layer(0);
+  for (int id = 0; id < n_table_pieces; ++id) f.queue.submit(id, f.done.get());
+  f.submit_rows();
+  for (int id = 0; id < n_table_pieces; ++id) f.queue.wait_for(id, 1);
+  int n_whole = 0;
+  for (const TimelineSpan& span : f.timeline.take()) {
+    CHECK_FALSE(span.name.starts_with("AdamW of the next batch's rows"));
+    n_whole += span.name.find(tied ? "AdamW head chunk" : "AdamW embedding") != std::string::npos ? 1 : 0;
+  }
+  CHECK(n_whole == n_table_pieces);
+  for (const std::int64_t row : {2, 5}) CHECK(f.m[static_cast<std::size_t>(row * 24)] == (tied ? 1.0F : 0.0F));
+  CHECK(f.v[5 * 24] == (tied ? 0.5F : 0.0F));
+}
+
 TEST_CASE("rows that were named as the next ones, and others, are up to date after the wait for them") {
   const bool tied = GENERATE(true, false);
   const double grad_clip = GENERATE(0.0, 1e6);
