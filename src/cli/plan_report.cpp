@@ -66,6 +66,15 @@ std::string short_number(double value) {
 std::string in_ms(double seconds) { return short_number(seconds * 1e3) + " ms"; }
 std::string in_gb(double bytes) { return short_number(bytes / 1e9) + " GB"; }
 
+/// Of the two that host memory may take, the longer one.
+std::string host_work(const StepForecast& step, const MachineRates& rates) {
+  if (step.host_s > (step.adamw_bytes + step.copied_bytes) / rates.host_bytes_s) {
+    return fmt::format("AdamW alone: {} at {}/s", in_gb(step.adamw_bytes), in_gb(rates.adamw_bytes_s));
+  }
+  return fmt::format("AdamW {} and copies {} at {}/s", in_gb(step.adamw_bytes), in_gb(step.copied_bytes),
+                     in_gb(rates.host_bytes_s));
+}
+
 }  // namespace
 
 std::string describe_model(const ModelConfig& model, std::int64_t n_parameters, DType dtype) {
@@ -141,12 +150,12 @@ void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device) {
   const StepForecast& step = plan.forecast;
   const EngineOptions& options = plan.step->options;
   const auto tokens = static_cast<double>(options.max_sequences() * options.seq_len);
+  const std::string clipped = step.clipped_s > 0 ? ", backward and then AdamW " + in_ms(step.clipped_s) : "";
   text.add("expected",
-           fmt::format("{} a step ({} tokens/s), bound by {}: device {}, host memory {} (AdamW {} and copies {} at "
-                       "{}/s), to the device {}, to the host {}",
+           fmt::format("{} a step ({} tokens/s), bound by {}: device {}, host memory {} ({}), to the device {}, to the "
+                       "host {}{}",
                        in_ms(step.total_s), human_count(tokens / step.total_s), step.bound(), in_ms(step.device_s),
-                       in_ms(step.host_s), in_gb(step.adamw_bytes), in_gb(step.copied_bytes),
-                       in_gb(plan.rates.host_bytes_s), in_ms(step.h2d_s), in_ms(step.d2h_s)));
+                       in_ms(step.host_s), host_work(step, plan.rates), in_ms(step.h2d_s), in_ms(step.d2h_s), clipped));
   text.add("", plan.measured.empty() ? "by the rates of an H200 machine: `ferry bench machine --rates FILE` measures "
                                        "this one's"
                                      : "by the rates of " + plan.measured);
