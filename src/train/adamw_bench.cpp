@@ -40,7 +40,7 @@ AdamwBenchRow bench_pool(HostPasses& passes, const PoolPlacement& placement, con
 
 std::vector<std::string> adamw_bench_formats() {
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < HostPasses::kFormats; ++i) names.push_back(HostPasses::name_of_format(i));
+  for (std::size_t i = 0; i < HostPasses::kFormats; ++i) names.push_back(HostPasses::format_label(i));
   return names;
 }
 
@@ -92,7 +92,7 @@ std::vector<std::string> adamw_bench_summary(const std::vector<AdamwBenchRow>& r
     lines.push_back(
         fmt::format("{}: {:.1f} GB/s on {} threads, {:.2f} of the fastest pass in place, {:.1f} ms per "
                     "billion parameters",
-                    HostPasses::name(HostPasses::kAdamw + i), rate(best), best.n_threads, rate(best) / in_place,
+                    HostPasses::format_name(i), rate(best), best.n_threads, rate(best) / in_place,
                     static_cast<double>(HostPasses::bytes_per_param(i)) / rate(best) * 1e3));
   }
   return lines;

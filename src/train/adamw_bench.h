@@ -29,7 +29,7 @@ struct AdamwBenchRow {
   std::vector<double> formats;  // AdamW, in the order of adamw_bench_formats()
 };
 
-/// "f32 (26 B)": see HostPasses::name_of_format.
+/// "f32 (26 B)": see HostPasses::format_label.
 std::vector<std::string> adamw_bench_formats();
 
 /// Pools for the sweep: 1, 2, 4, ... threads, as many as are useful, and all that are available.

@@ -75,13 +75,10 @@ HostPasses::HostPasses(Backend& backend, std::int64_t n_params, ThreadPool& firs
       first_touch, [this](std::int64_t at) { std::memset(data() + at, 0, kBlockBytes); }, n_ * kBytes);
 }
 
-const char* HostPasses::name(std::size_t pass) {
-  if (pass == kTriad) return "triad";
-  return pass == kInPlace ? "in place" : kFormatTable.at(pass - kAdamw).name;
-}
+const char* HostPasses::format_name(std::size_t format) { return kFormatTable.at(format).name; }
 
-std::string HostPasses::name_of_format(std::size_t format) {
-  return fmt::format("{} ({} B)", kFormatTable.at(format).name, bytes_per_param(format));
+std::string HostPasses::format_label(std::size_t format) {
+  return fmt::format("{} ({} B)", format_name(format), bytes_per_param(format));
 }
 
 std::int64_t HostPasses::bytes_per_param(std::size_t format) { return kFormatTable.at(format).bytes_per_param(); }

@@ -29,10 +29,10 @@ class HostPasses {
   /// Error{kConfig} for less than a piece, Error{kMemory}.
   HostPasses(Backend& backend, std::int64_t n_params, ThreadPool& first_touch);
 
-  /// "triad", "in place", "mixed"
-  static const char* name(std::size_t pass);
+  /// "mixed"
+  static const char* format_name(std::size_t format);
   /// "mixed (18 B)": with the bytes that an update reads and writes per parameter, the gradient included.
-  static std::string name_of_format(std::size_t format);
+  static std::string format_label(std::size_t format);
   static std::int64_t bytes_per_param(std::size_t format);
 
   /// What a pass reads and writes.

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <span>
 
 #include "backend/bench_timer.h"
 #include "config/presets.h"
@@ -132,7 +131,7 @@ std::string to_line(const CopyRates& rates) {
 std::string host_header() {
   std::string text = fmt::format("{:<{}} {:>8} {:>9}", "host memory, GB/s", kLabel, "triad", "in place");
   for (std::size_t i = 0; i < HostPasses::kFormats; ++i) {
-    text += fmt::format(" {:>{}}", HostPasses::name_of_format(i), kColumn);
+    text += fmt::format(" {:>{}}", HostPasses::format_label(i), kColumn);
   }
   return text;
 }

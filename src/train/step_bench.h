@@ -34,7 +34,7 @@ struct StepBenchResult {
   std::int64_t steps = 0;
   std::int64_t untimed_steps = 0;
   std::int64_t tokens_per_step = 0;
-  Spread step_ms;  // wall clock, from the end of one step's work on the compute stream to the next one's
+  Spread step_ms;  // see StepStats::step_ms
   // Medians over the timed steps; see StepStats.
   double compute_ms = 0;
   double adamw_ms = 0;

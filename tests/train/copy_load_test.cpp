@@ -3,6 +3,7 @@
 #include "train/copy_load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
