@@ -30,9 +30,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFree =
     " model init_from train_data val_data steps epochs output resume save_every keep_last log_every eval_every "
     "eval_tokens backend device threads check_finite quiet log_file trace sample_tokens sample_prompt temperature "
-    "top_k "
-    "top_p offload gpu_memory host_memory weight_slots grad_slots resident_state_layers resident_layers residuals "
-    "recompute rates ";
+    "top_k top_p offload gpu_memory host_memory weight_slots grad_slots resident_state_layers resident_layers "
+    "residuals recompute rates ";
 
 bool is_free(const Option& option) {
   const bool listed = kFree.find(fmt::format(" {} ", option.key)) != std::string_view::npos;

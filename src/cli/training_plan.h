@@ -41,8 +41,7 @@ enum class Passes {
 };
 
 /// Allocates nothing; reads the file of `rates` for training. Throws Error{kConfig}; Error{kIo} for that file;
-/// Error{kMemory} when gpu_memory or host_memory is too small, with what the
-/// least plan takes.
+/// Error{kMemory} when gpu_memory or host_memory is too small, with what the least plan takes.
 TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, const ScratchSizes& sizes,
                            const MemoryLimits& limits, Passes passes = Passes::kTraining);
 

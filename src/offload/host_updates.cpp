@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "core/error.h"
 #include "core/int_math.h"
 #include "optim/embedding_rows.h"
 

@@ -83,9 +83,9 @@ class OptimizerQueue {
   bool is_at(int piece, std::int64_t version);
   /// Blocks until the piece has that version. Rethrows what failed on the queue's threads.
   void wait_for(int piece, std::int64_t version);
-  /// Blocks until those rows of the embedding table have that version: rows that the step before named as the next ones
-  /// as soon as they are updated, others with their pieces. Until release_rows() no other update begins: the device has
-  /// nothing to do before it has the rows, and the pool gathers them.
+  /// Blocks until those rows of the embedding table have that version. Rows that the step before named as the next ones
+  /// have it as soon as they are updated, and until release_rows() no other update begins: the device has nothing to do
+  /// before it has the rows, and the pool gathers them. Other rows have it with their pieces.
   void wait_for_rows(const BatchRows& rows, std::int64_t version);
   void release_rows();
   /// Blocks until all pieces have that version.

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <numeric>
 
-#include "core/error.h"
 #include "optim/embedding_rows.h"
 
 namespace ferry {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA backend's ops need at most, known without a GPU and in a build without CUDA.
+// What the CUDA backend's ops need at most and what serves them, known without a GPU and in a build without CUDA.
 #pragma once
 
 #include "backend/backend.h"
