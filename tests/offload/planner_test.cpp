@@ -119,15 +119,27 @@ TEST_CASE("memory to spare holds whole layers and activations") {
 
 TEST_CASE("bits are the same under every budget that forces no other arithmetic") {
   const Fixture f;
-  const std::vector<std::byte> reference = trained(f.config, request_of(Kind::kNone).options);
+  const std::int64_t accumulate = GENERATE(1, 2);
+  const DType dtype = GENERATE(DType::kBf16, DType::kF32);
+  CAPTURE(accumulate, to_string(dtype));
+  const auto request = [=](Kind kind, std::size_t bytes) {
+    PlanRequest result = request_of(kind, bytes);
+    result.options.dtype = dtype;
+    result.options.batch_size /= accumulate;
+    result.options.accumulate = accumulate;
+    return result;
+  };
+  const EngineOptions plain = request(Kind::kNone, 0).options;
+  const std::vector<std::byte> reference = trained(f.config, plain);
+  const std::size_t least = f.arena(f.choose(request(Kind::kMin, 0)).options);
   int n_trained = 0;
   for (const double factor : {0.8, 0.9, 1.0, 1.15, 1.4, 2.0, 3.0, 100.0}) {
     CAPTURE(factor);
-    const auto budget = static_cast<std::size_t>(static_cast<double>(f.default_bytes()) * factor);
-    if (budget < f.least()) continue;
-    const PlanChoice choice = f.choose(request_of(Kind::kBytes, budget));
+    const auto budget = static_cast<std::size_t>(static_cast<double>(f.arena(plain)) * factor);
+    if (budget < least) continue;
+    const PlanChoice choice = f.choose(request(Kind::kBytes, budget));
     if (!choice.notes.empty()) continue;
-    CHECK(trained(f.config, choice.options) == reference);
+    CHECK((trained(f.config, choice.options) == reference));
     ++n_trained;
   }
   CHECK(n_trained >= 5);
