@@ -102,6 +102,11 @@ std::string mlp_chunk_text(const MlpCut& cut) {
   }
 }
 
+/// Whether the head sums in the order of `head = auto`: all logits do where there is one micro-batch.
+bool sums_as_auto(const RunConfig& config) {
+  return config.head == "auto" || config.head == "chunks" || (config.head == "logits" && config.accumulate == 1);
+}
+
 /// `path` itself, or the newest of the run folder `path`.
 fs::path checkpoint_at(const fs::path& path) {
   std::error_code failure;
@@ -162,6 +167,7 @@ void adopt_checkpoint(const Checkpoint& checkpoint, const ResumedRun& run, RunCo
   check_same_model(checkpoint.folder().string(), run.model, load_model_config(checkpoint.folder()));
   if (config.mlp_chunk == "auto") config.mlp_chunk = then.mlp_chunk;
   if (config.vocab_chunk == 0) config.vocab_chunk = then.vocab_chunk;
+  if (sums_as_auto(then) && sums_as_auto(config)) then.head = config.head;
   if (config.head == "auto") config.head = then.head;
   compare_keys(checkpoint, then, config);
   compare_data(checkpoint, then, config, run.train_data);
@@ -185,7 +191,6 @@ RunIdentity run_identity(const RunConfig& config, const StepPlan& plan, const Re
   chosen.epochs = 0;
   chosen.mlp_chunk = mlp_chunk_text(plan.options.mlp_cut);
   chosen.vocab_chunk = plan.parameters.segment(plan.parameters.head_segment(0)).n_rows;
-  if (chosen.head == "auto") chosen.head = "chunks";
   return {.config_toml = to_toml(chosen),
           .ferry_version = ferry_version,
           .backend = backend_name(backend),

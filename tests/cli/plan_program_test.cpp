@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ferry plan` and `ferry bench` end to end: what they tell, and the rates that one writes and the other goes by.
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,14 +16,6 @@ namespace {
 std::string memory_lines(const std::string& out) {
   const std::size_t begin = out.find("memory  ");
   return out.substr(begin, out.find("in all", out.find("in all", begin) + 1) - begin);
-}
-
-/// Without the report's line breaks.
-std::string one_line(const std::string& out) {
-  std::istringstream words(out);
-  std::string text, word;
-  while (words >> word) text += (text.empty() ? "" : " ") + word;
-  return text;
 }
 
 }  // namespace

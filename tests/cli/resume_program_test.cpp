@@ -181,6 +181,7 @@ TEST_CASE("what would change a bit of a resumed run is refused by its key with b
   refused({"--freeze", "*norm*"}, from + "freeze = not given, this run has [\"*norm*\"]");
   refused({"--seq-len", "8"}, from + "seq_len = 16, this run has 8");
   refused({"--vocab-chunk", "32"}, from + "vocab_chunk = ");
+  refused({"--head", "tokens:8"}, from + "head = \"auto\", this run has \"tokens:8\"");
   refused({"--train-data", "val.txt"}, from + "train_data = [\"train.txt\"], this run has [\"val.txt\"]");
   refused({"--steps", "5"}, "it has 6 steps, this run ends after 5");
   refused({"--model", "tiny"}, "holds another model: its hidden_size is 16");
@@ -192,12 +193,27 @@ TEST_CASE("what changes no bit of a resumed run may differ") {
   const Workplace place;
   run(place, train("straight", {"--steps", "12", "--log-every", "1"}));
   run(place, train("out", {"--steps", "6", "--save-every", "3", "--log-every", "1"}));
-  run(place,
-      train("out", {"--steps",      "12",  "--log-every",  "1",      "--resume",       "auto",    "--threads",   "2",
-                    "--gpu-memory", "min", "--offload",    "layers", "--weight-slots", "4",       "--recompute", "none",
-                    "--keep-last",  "1",   "--save-every", "5",      "--backend",      "cpu:sync"}));
+  run(place, train("out", {"--steps",        "12", "--log-every",  "1",        "--resume",    "auto",
+                           "--threads",      "2",  "--gpu-memory", "min",      "--offload",   "layers",
+                           "--weight-slots", "4",  "--recompute",  "none",     "--keep-last", "1",
+                           "--save-every",   "5",  "--backend",    "cpu:sync", "--head",      "logits"}));
   CHECK(read_file(place.path() / "out/model/model.safetensors") ==
         read_file(place.path() / "straight/model/model.safetensors"));
+}
+
+TEST_CASE("the order of the head's sums is that of the checkpoint") {
+  const Workplace place;
+  const auto step = [](const std::string& n, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--steps", n, "--resume", "auto"});
+    return train("out", flags);
+  };
+  run(place, step("2", {"--accumulate", "2", "--save-every", "2"}));
+  check_refused(place, step("4", {"--accumulate", "2", "--head", "logits"}), 2,
+                "head = \"auto\", this run has \"logits\"");
+  run(place, step("4", {"--accumulate", "2", "--head", "chunks"}));
+  const Workplace other;
+  run(other, step("2", {"--head", "tokens:8", "--save-every", "2"}));
+  CHECK(contains(one_line(run(other, step("4", {})).out), "logits are made for 8 tokens at a time"));
 }
 
 TEST_CASE("a run may grow where the steps behind it would have had the same learning rates") {

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <iterator>
+#include <sstream>
 #include <thread>
 
 namespace ferry::test {
@@ -64,6 +65,13 @@ Outcome run_ferry(const TempFolder& folder, const std::vector<std::string>& args
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string one_line(const std::string& report) {
+  std::istringstream words(report);
+  std::string text, word;
+  while (words >> word) text += (text.empty() ? "" : " ") + word;
+  return text;
 }
 
 }  // namespace ferry::test

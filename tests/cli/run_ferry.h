@@ -39,4 +39,7 @@ Outcome run_ferry(const TempFolder& folder, const std::vector<std::string>& args
 
 std::string read_file(const std::filesystem::path& path);
 
+/// A report without its line breaks and columns: words with a space between.
+std::string one_line(const std::string& report);
+
 }  // namespace ferry::test
