@@ -93,7 +93,7 @@ double copied_bytes(const Loads& loads) {
 
 /// The passes take turns, so that all meet the same noise. `loads` may be empty.
 HostRates measure_host(HostPasses& passes, ThreadPool& pool, const MachineBenchOptions& options, const Loads& loads) {
-  HostRates bytes;  // per second, once divided
+  HostRates rates;  // bytes until they are divided
   std::array<double, HostPasses::kCount> seconds{};
   const Stopwatch watch;
   do {
@@ -103,16 +103,16 @@ HostRates measure_host(HostPasses& passes, ThreadPool& pool, const MachineBenchO
         const Stopwatch one;
         passes.run(pass, options.level, pool);
         seconds[pass] += one.seconds();
-        bytes.passes[pass] += passes.bytes(pass);
-        bytes.copies[pass] += copied_bytes(loads) - copied;
+        rates.passes[pass] += passes.bytes(pass);
+        rates.copies[pass] += copied_bytes(loads) - copied;
       }
     }
   } while (watch.seconds() < options.seconds);
   for (std::size_t pass = 0; pass < HostPasses::kCount; ++pass) {
-    bytes.passes[pass] /= seconds[pass];
-    bytes.copies[pass] /= seconds[pass];
+    rates.passes[pass] /= seconds[pass];
+    rates.copies[pass] /= seconds[pass];
   }
-  return bytes;
+  return rates;
 }
 
 std::string copies_header() {
