@@ -2,9 +2,6 @@
 // `ferry bench adamw` and `ferry bench machine`: host memory, and all that a step needs of a machine.
 #include <fmt/core.h>
 
-#include <optional>
-#include <span>
-
 #include "cli/bench_targets.h"
 #include "core/human_units.h"
 #include "core/simd.h"
@@ -33,8 +30,7 @@ void bench_optimizer(const CommandLine& line) {
 
 void bench_whole_machine(const CommandLine& line) {
   const RunConfig& config = line.config;
-  std::optional<AtomicFile> file;
-  if (!config.rates.empty()) file.emplace(config.rates);  // now, not after a minute
+  if (!config.rates.empty()) check_writable(config.rates);  // now, not after a minute
   const std::unique_ptr<Backend> backend = bench_backend(line);
   const Capabilities& capabilities = backend->capabilities();
   MachineBenchOptions options;
@@ -50,14 +46,13 @@ void bench_whole_machine(const CommandLine& line) {
   print_line("");
   const auto report = [](const std::string& text) { print_line(text); };
   const MachineRates rates = rates_of(bench_machine(*backend, options, report));
-  if (!file) return;
-  const std::string json = to_json({.rates = rates,
-                                    .backend = capabilities.name,
-                                    .description = capabilities.description,
-                                    .date = today(),
-                                    .threads = options.pool.n_threads});
-  file->write(std::as_bytes(std::span(json)));
-  file->commit();
+  if (config.rates.empty()) return;
+  const RatesFile file{.rates = rates,
+                       .backend = capabilities.name,
+                       .description = capabilities.description,
+                       .date = today(),
+                       .threads = options.pool.n_threads};
+  write_file_atomically(config.rates, to_json(file));
   print_line(fmt::format("\nrates for ferry plan, train and bench step: {}", printable_name(config.rates)));
 }
 

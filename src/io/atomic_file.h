@@ -14,7 +14,8 @@
 namespace ferry {
 
 /// Writes a temporary file beside `destination`; commit() makes it durable and renames it into place, replacing a file
-/// of that name. Destroyed before commit(), it leaves the old file untouched. Errors: Error{kIo}.
+/// of that name, but neither a folder nor a pipe or device. Destroyed before commit(), it leaves the old file
+/// untouched. Errors: Error{kIo}.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& destination);
@@ -38,6 +39,10 @@ class AtomicFile {
   std::int64_t size_bytes_ = 0;
   Checksum checksum_;
 };
+
+/// Throws as AtomicFile does where no file can be created, before long work whose end is one. Leaves nothing there, so
+/// that nothing stays when the work is interrupted.
+void check_writable(const std::filesystem::path& destination);
 
 /// Blocks until it is on the disk.
 FileDigest write_file_atomically(const std::filesystem::path& destination, std::string_view content);

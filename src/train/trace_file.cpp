@@ -4,7 +4,6 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
-#include <span>
 
 namespace ferry {
 namespace {
@@ -42,10 +41,6 @@ std::string to_trace_json(const std::vector<TimelineSpan>& spans) {
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump() + "\n";
 }
 
-void TraceFile::write(const std::vector<TimelineSpan>& spans) {
-  const std::string json = to_trace_json(spans);
-  file_.write(std::as_bytes(std::span(json)));
-  file_.commit();
-}
+void TraceFile::write(const std::vector<TimelineSpan>& spans) { write_file_atomically(path_, to_trace_json(spans)); }
 
 }  // namespace ferry

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/atomic_file.h"
@@ -22,15 +23,14 @@ std::string to_trace_json(const std::vector<TimelineSpan>& spans);
 
 class TraceFile {
  public:
-  /// Creates a temporary file beside `path`, so that what cannot be written is known before training. Throws
-  /// Error{kIo}.
-  explicit TraceFile(const std::filesystem::path& path) : file_(path) {}
+  /// What cannot be written is known before training. Throws Error{kIo}.
+  explicit TraceFile(std::filesystem::path path) : path_(std::move(path)) { check_writable(path_); }
 
-  /// The file appears, complete. At most once. Throws Error{kIo}.
+  /// The file appears, complete. Throws Error{kIo}.
   void write(const std::vector<TimelineSpan>& spans);
 
  private:
-  AtomicFile file_;
+  std::filesystem::path path_;
 };
 
 }  // namespace ferry

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ferry plan` and `ferry bench` end to end: what they tell, and the rates that one writes and the other goes by.
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
@@ -147,6 +149,18 @@ TEST_CASE("bench machine writes the rates that plan goes by") {
   CHECK(contains(plan.out, "by the rates of rates.json: "));
   // Refused before anything is measured.
   check_refused(place, {"bench", "machine", "--rates", "absent/rates.json"}, 3, "absent");
+  check_refused(place, {"bench", "machine", "--rates", place.path().string()}, 3, "it is a folder");
+}
+
+TEST_CASE("bench machine leaves no file when it is interrupted") {
+  const Workplace place;
+  std::filesystem::create_directory(place.path() / "rates");
+  FerryProcess process(place, {"bench", "machine", "--backend", "cpu", "--threads", "1", "--machine-seconds", "1",
+                               "--adamw-params", "8388608", "--rates", "rates/rates.json"});
+  REQUIRE(process.wait_for("in pieces of"));
+  process.send(SIGINT);
+  CHECK(process.wait().exit_code == 128 + SIGINT);
+  CHECK(std::filesystem::is_empty(place.path() / "rates"));
 }
 
 TEST_CASE("bench says what it cannot measure") {

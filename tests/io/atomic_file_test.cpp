@@ -2,6 +2,7 @@
 #include "io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "io/file_test_helpers.h"
 
@@ -52,11 +53,32 @@ TEST_CASE("a folder's name with a slash names no file") {
   check_error(ErrorKind::kIo, {"names no file"}, [&] { AtomicFile(folder / "a/"); });
 }
 
-TEST_CASE("a file cannot replace a folder") {
+TEST_CASE("a file replaces no folder, pipe or device, and that is known before it is written") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "a");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  std::filesystem::create_symlink("/dev/null", folder / "null");
+  check_error(ErrorKind::kIo, {"cannot create", "/a: it is a folder"}, [&] { AtomicFile(folder / "a"); });
+  check_error(ErrorKind::kIo, {"/pipe: it is a pipe or device"}, [&] { check_writable(folder / "pipe"); });
+  check_error(ErrorKind::kIo, {"/null: it is a pipe or device"}, [&] { check_writable(folder / "null"); });
+  CHECK(folder.n_entries() == 3);
+}
+
+TEST_CASE("a folder that appears in the meantime is an error of commit") {
+  const TemporaryFolder folder;
   AtomicFile file(folder / "a");
+  std::filesystem::create_directory(folder / "a");
   check_error(ErrorKind::kIo, {"cannot create", "/a"}, [&] { file.commit(); });
+}
+
+TEST_CASE("check_writable leaves nothing, and a file as it is") {
+  const TemporaryFolder folder;
+  write_file(folder / "old", "old");
+  check_writable(folder / "old");
+  check_writable(folder / "new");
+  CHECK(read_file(folder / "old") == "old");
+  CHECK(folder.n_entries() == 1);
+  check_error(ErrorKind::kIo, {"cannot create", "absent/a"}, [&] { check_writable(folder / "absent/a"); });
 }
 
 TEST_CASE("a full disk is an error with the file's name") {
