@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama in PyTorch whose layers live in host memory and visit the device one by one; compare_offload.py measures it.
 
-Streams: the current one computes, `Lane`s copy. An event stands behind every hand-over; the host waits for nothing but
-the AdamW of the layer whose weights it is about to send.
+Streams: the current one computes, `Lane`s copy. An event stands behind every hand-over. A design says what overlaps:
+"overlapped" copies both ways at once and runs AdamW on a thread beside the next forward pass, so that the host waits
+for nothing but the AdamW of the layer whose weights it is about to send; "original" has one side stream for both ways
+and runs AdamW on the launching thread, once the backward pass is launched.
 """
 import concurrent.futures
 import contextlib
@@ -122,10 +124,16 @@ class HostLayer:
 
 
 class LayerUpdates:
-    """AdamW over host layers on one thread, in the order of submit()."""
+    """AdamW over host layers in the order of submit(): on a thread of its own, or in run_submitted()."""
 
-    def __init__(self, layers, lr, threads):
-        self.thread = concurrent.futures.ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+    def __init__(self, layers, lr, threads, own_thread):
+        self.thread = None
+        if own_thread:
+            self.thread = concurrent.futures.ThreadPoolExecutor(1, initializer=torch.set_num_threads,
+                                                                initargs=(threads,))
+        else:
+            torch.set_num_threads(threads)
+        self.submitted = []  # not yet run, without a thread
         self.pending = [None] * len(layers)
         self.kind, self.optimizers, self.busy_s = "fused", [], []
         for layer in layers:
@@ -137,7 +145,15 @@ class LayerUpdates:
             self.optimizers.append(optimizer)
 
     def submit(self, index, arrived):
-        self.pending[index] = self.thread.submit(self.update, index, arrived)
+        if self.thread:
+            self.pending[index] = self.thread.submit(self.update, index, arrived)
+        else:
+            self.submitted.append((index, arrived))
+
+    def run_submitted(self):
+        for index, arrived in self.submitted:
+            self.update(index, arrived)
+        self.submitted.clear()
 
     def update(self, index, arrived):
         if arrived:
@@ -197,18 +213,19 @@ class DeviceSlots:
 
 
 class OffloadedLlama:
-    """A randomly initialized Llama and its optimizer. `fields` are those of a Hugging Face config.json."""
+    """A randomly initialized Llama and its optimizer. `fields` are those of a Hugging Face config.json; `design` is
+    "overlapped" or "original"."""
 
-    def __init__(self, fields, dtype, seq_len, lr, compiled, threads, device="cuda"):
+    def __init__(self, fields, dtype, seq_len, lr, compiled, threads, device="cuda", design="overlapped"):
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
         config = LlamaConfig.from_dict(fields)
         shapes, spread = layer_shapes(config), config.initializer_range
         self.layers = [HostLayer(shapes, dtype, spread, device) for _ in range(config.num_hidden_layers)]
-        self.updates = LayerUpdates(self.layers, lr, threads)
+        self.updates = LayerUpdates(self.layers, lr, threads, design == "overlapped")
         self.slots = DeviceSlots(self.layers, shapes, self.updates, device)
-        self.to_host = Lane(device)
+        self.to_host = Lane(device) if design == "overlapped" else self.slots.lane
 
         def matrix():
             return torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device).normal_(0, spread)
@@ -238,7 +255,7 @@ class OffloadedLlama:
         return {name: weight.detach().clone() for name, weight in named.items()}
 
     def train_step(self, ids, targets):
-        """The loss, on the device. Returns before the step is done."""
+        """The loss, on the device. Returns before the step is done; the original design has run AdamW of the layers."""
         self.slots.forget()
         embedded = functional.embedding(ids, self.embedding)
         inputs = self.forward(embedded.detach())
@@ -248,6 +265,7 @@ class OffloadedLlama:
         embedded.backward(self.backward(inputs, last.grad))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.updates.run_submitted()
         return loss.detach()
 
     @torch.no_grad()

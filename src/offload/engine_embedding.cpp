@@ -41,11 +41,8 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
   const double waited = queue_ ? queue_->waited_ms() : 0;
   if (on_host) {
     wait_for_rows(rows);
-    void* const gathered = host_.memory.at(host_.x);
-    backend_.host_access(Access::kWrite, gathered, x.size_bytes(), "gathered rows");
-    gather_rows(arrays_.dtype(), table.data, config_.hidden_size, inputs, gathered, pool_);
+    gather(table, inputs, x);
     if (queue_) queue_->release_rows();
-    streams_.to_device(x.data, gathered, x.size_bytes(), {"embedding rows"});
   }
   streams_.order(streams_.h2d.get(), streams_.compute.get(), tokens_ready_.get());
   if (begun != nullptr) {
@@ -56,6 +53,21 @@ void Engine::Impl::embed(const Pass& pass, std::span<const std::int32_t> inputs,
   streams_.on_compute({"forward embedding"}, [&] {
     pass.context().run(EmbeddingForward{.ids = buffers_.ids(pass.shape()), .table = table, .y = x});
   });
+}
+
+/// Rows of the table to x, piece by piece: one travels while the next is gathered.
+void Engine::Impl::gather(const TensorView& table, std::span<const std::int32_t> inputs, const TensorView& x) {
+  const std::int64_t n = x.shape[0];
+  const std::int64_t most = std::max<std::int64_t>(1, host_piece_elems_ / config_.hidden_size);
+  const TensorView host(host_.memory.at(host_.x), x.dtype, {n, config_.hidden_size});
+  for (std::int64_t first = 0; first < n; first += most) {
+    const std::int64_t count = std::min(most, n - first);
+    const TensorView rows = host.rows(first, count);
+    backend_.host_access(Access::kWrite, rows.data, rows.size_bytes(), "gathered rows");
+    gather_rows(arrays_.dtype(), table.data, config_.hidden_size,
+                inputs.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), rows.data, pool_);
+    streams_.to_device(x.rows(first, count).data, rows.data, rows.size_bytes(), {"embedding rows"});
+  }
 }
 
 void Engine::Impl::wait_for_rows(const BatchRows& rows) {

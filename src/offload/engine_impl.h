@@ -94,6 +94,7 @@ class Engine::Impl {
   void upload_tokens(const LlamaShape& shape, std::span<const std::int32_t> inputs,
                      std::span<const std::int32_t> targets, const BatchRows* rows = nullptr);
   void embed(const Pass& pass, std::span<const std::int32_t> inputs, const BatchRows& rows, Event* begun = nullptr);
+  void gather(const TensorView& table, std::span<const std::int32_t> inputs, const TensorView& x);
   void wait_for_rows(const BatchRows& rows);
   void submit_other_rows();
   void forward_layers(const Pass& pass);
