@@ -102,10 +102,8 @@ std::string mlp_chunk_text(const MlpCut& cut) {
   }
 }
 
-/// Whether the head sums in the order of `head = auto`: all logits do where there is one micro-batch.
-bool sums_as_auto(const RunConfig& config) {
-  return config.head == "auto" || config.head == "chunks" || (config.head == "logits" && config.accumulate == 1);
-}
+/// Whether the head sums in the order of `head = auto`.
+bool sums_as_auto(const RunConfig& config) { return !config.head.starts_with("tokens"); }
 
 /// `path` itself, or the newest of the run folder `path`.
 fs::path checkpoint_at(const fs::path& path) {

@@ -252,8 +252,8 @@ std::vector<Option> plan_options() {
        kAdvanced, kSteps},
       {"head", "plan", TextOption{&C::head, Form::kChoice, {"auto", "chunks", "logits"}, nullptr, {"tokens"}},
        "Logits on the device: chunks those of one vocabulary chunk, made twice; logits all of them; tokens:n those of "
-       "n tokens, with the whole head's weights and their f32 gradient; auto is logits where memory allows and "
-       "accumulate is 1, else chunks",
+       "n tokens, with the whole head's weights and their f32 gradient; auto is logits where memory "
+       "allows, else chunks",
        kAdvanced, kSteps},
       {"attention", "plan", enum_option<&C::attention>({"auto", "cudnn", "ferry"}),
        "Attention of the cuda backend: ferry's fused kernels, which take bf16 heads of 64, 80, 96 or 128 elements, or "

@@ -69,7 +69,7 @@ std::vector<float> Engine::Impl::last_logits(const Pass& pass) {
   for (const int segment : pass.head_chunks) {
     const Segment& info = parameters_.segment(segment);
     const WeightLease lease = weights_->acquire(segment);
-    const TensorView logits = buffers_.logits(1, info);
+    const TensorView logits = buffers_.logits({0, 1}, info);
     head_logits(call, {.weight = lease.weights().reshape({info.n_rows, config_.hidden_size}), .logits = logits});
     streams_.order(streams_.compute.get(), streams_.d2h.get(), logits_ready_.get());
     const TensorView row(host_.memory.at(host_.logits), options_.dtype, {info.n_rows});

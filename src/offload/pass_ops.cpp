@@ -64,9 +64,9 @@ HeadCall PassOps::head_call(RowRange rows) const {
           .work = buffers_.head(batch_).rows(rows.first, rows.count)};
 }
 
-HeadChunk PassOps::head_chunk(const Segment& chunk, const TensorView& weights, std::int64_t n_rows) const {
+HeadChunk PassOps::head_chunk(const Segment& chunk, const TensorView& weights, RowRange rows) const {
   return {.weight = weights.reshape({chunk.n_rows, batch_.C}),
-          .logits = buffers_.logits(n_rows, chunk),
+          .logits = buffers_.logits(rows, chunk),
           .first_token = chunk.first_row};
 }
 
@@ -80,7 +80,7 @@ void PassOps::head_forward(const Segment& chunk, const TensorView& weights) cons
     const TensorView place = buffers_.head_table(batch_).rows(chunk.first_row, chunk.n_rows);
     return context_.run(Cast{.x = weights.reshape({chunk.n_rows, batch_.C}), .y = place});
   }
-  for (const RowRange& rows : head_rows_) head_chunk_forward(head_call(rows), head_chunk(chunk, weights, rows.count));
+  for (const RowRange& rows : head_rows_) head_chunk_forward(head_call(rows), head_chunk(chunk, weights, rows));
 }
 
 void PassOps::head_loss(float scale, const TensorView& loss) const {
@@ -94,7 +94,7 @@ void PassOps::head_by_tokens(float scale) const {
   const Segment whole{.kind = Segment::Kind::kHead, .elems = table.elems(), .n_rows = batch_.V};
   for (const RowRange& rows : head_rows_) {
     const HeadCall call = head_call(rows);
-    const HeadChunk chunk = head_chunk(whole, table, rows.count);
+    const HeadChunk chunk = head_chunk(whole, table, rows);
     head_chunk_forward(call, chunk);
     if (kind_ != Kind::kTraining) continue;
     head_chunk_backward(call, chunk,
@@ -115,7 +115,7 @@ void PassOps::head_backward(const Segment& chunk, const TensorView& weights, con
   const bool last_chunk = chunk.first_row + chunk.n_rows == batch_.V;
   for (std::size_t i = head_rows_.size(); i-- > 0;) {
     const bool last_rows = i + 1 == head_rows_.size();
-    head_chunk_backward(head_call(head_rows_[i]), head_chunk(chunk, weights, head_rows_[i].count),
+    head_chunk_backward(head_call(head_rows_[i]), head_chunk(chunk, weights, head_rows_[i]),
                         {.scale = target.scale,
                          .logits_fresh = mode_ == HeadMode::kLogits || (last_chunk && last_rows),
                          .d_weight = sum,

@@ -48,7 +48,7 @@ class PassOps {
   LayerCall layer_call(const MicroBatch& micro, std::int64_t layer, const TensorView& weights) const;
   bool recompute(const LayerCall& call, std::int64_t layer) const;
   HeadCall head_call(RowRange rows) const;
-  HeadChunk head_chunk(const Segment& chunk, const TensorView& weights, std::int64_t n_rows) const;
+  HeadChunk head_chunk(const Segment& chunk, const TensorView& weights, RowRange rows) const;
   void head_by_tokens(float scale) const;
 
   const StepBuffers& buffers_;

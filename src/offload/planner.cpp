@@ -229,8 +229,7 @@ class Planner {
       result.push_back(base);
       result.back().residuals = Residuals::kHost;
     }
-    // The sums of several micro-batches would have another order.
-    if (!free_.head || base.head != HeadMode::kChunks || base.accumulate > 1) return result;
+    if (!free_.head || base.head != HeadMode::kChunks) return result;
     for (std::size_t i = 0, n = result.size(); i < n; ++i) {
       result.push_back(result[i]);
       result.back().head = HeadMode::kLogits;

@@ -22,7 +22,7 @@ struct PlanFreedom {
   bool resident_layers = false;
   bool residuals = false;
   bool recompute = false;  // keep_layers
-  bool head = false;       // HeadMode::kLogits where that fits and changes no bit: of one micro-batch
+  bool head = false;       // HeadMode::kLogits where that fits
   bool mlp_cut = false;
   bool offload = false;  // of a forward-only engine
 };

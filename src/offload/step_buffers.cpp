@@ -138,7 +138,7 @@ void StepBuffers::add_gradient_sums(const LlamaShape& s) {
   sums_.post_norm = sum(several, s.C, layer);
   sums_.gate_up = sum(mlp, 2 * s.F * s.C, layer);
   sums_.down = sum(mlp, s.C * s.F, layer);
-  sums_.head = sum(several && head_mode() == HeadMode::kChunks, vocab_chunk_ * s.C, {kHead});
+  sums_.head = sum(several && head_mode() != HeadMode::kTokens, vocab_chunk_ * s.C, {kHead});
 }
 
 void StepBuffers::add_head_buffers(const LlamaShape& s) {
@@ -163,7 +163,7 @@ void StepBuffers::add_logits(const LlamaShape& s) {
     logits_ = {add("logits of one vocabulary chunk", rows * vocab_chunk_, dtype_, {kHead})};
   } else {
     for (std::int64_t token = 0; token < s.V; token += vocab_chunk_) {
-      logits_.push_back(add("logits", rows * std::min(vocab_chunk_, s.V - token), dtype_, {kHead}));
+      logits_.push_back(add("logits", s.N() * std::min(vocab_chunk_, s.V - token), dtype_, {kHead}));
     }
   }
 }

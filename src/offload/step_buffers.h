@@ -46,7 +46,7 @@ class StepBuffers {
   /// Whether backward finds the layer's activations where forward left them.
   bool keeps(std::int64_t layer) const { return layer >= n_layers_ - n_kept_layers(); }
   std::vector<MicroBatch> micro_batches(const LlamaShape& batch) const;
-  /// Rows whose logits exist together, in order.
+  /// Rows whose logits are made together, in order.
   std::vector<RowRange> head_rows(const LlamaShape& batch) const;
 
   /// Input of layer l; layer n_layers stands for the input of the head.  (N, C)
@@ -57,8 +57,8 @@ class StepBuffers {
   /// one micro-batch.
   LayerGradients gradients(const LayerTensors& rounded, bool several) const;
   HeadWork head(const LlamaShape& batch) const;
-  /// Room for the logits of `n_rows` rows, at most a range of head_rows().  (n_rows, segment.n_rows)
-  TensorView logits(std::int64_t n_rows, const Segment& segment) const;
+  /// Place of the logits of one range of head_rows().  (rows.count, segment.n_rows)
+  TensorView logits(RowRange rows, const Segment& segment) const;
   /// As gradients(), for a chunk of the vocabulary.  rounded: (v, C)
   TensorView head_sum(const TensorView& rounded, bool several) const;
   TensorView head_table(const LlamaShape& batch) const;           // (V, C), of HeadMode::kTokens

@@ -18,9 +18,7 @@ std::vector<MicroBatch> StepBuffers::micro_batches(const LlamaShape& batch) cons
 }
 
 std::vector<RowRange> StepBuffers::head_rows(const LlamaShape& batch) const {
-  std::int64_t most = options_.batch_size * batch.T;
-  if (head_mode() == HeadMode::kLogits) most = batch.N();
-  if (head_mode() == HeadMode::kTokens) most = options_.head_tokens;
+  const std::int64_t most = head_mode() == HeadMode::kTokens ? options_.head_tokens : options_.batch_size * batch.T;
   std::vector<RowRange> ranges;
   for (std::int64_t first = 0; first < batch.N(); first += most) {
     ranges.push_back({first, std::min(most, batch.N() - first)});
@@ -107,9 +105,11 @@ HeadWork StepBuffers::head(const LlamaShape& s) const {
           .d_hidden = d_hidden_is_a_sum() ? view(head_.d_hidden, DType::kF32, {s.N(), s.C}) : d_stream(s)};
 }
 
-TensorView StepBuffers::logits(std::int64_t n_rows, const Segment& segment) const {
-  const std::size_t index = logits_.size() > 1 ? static_cast<std::size_t>(segment.index) : 0;
-  return view(logits_[index], dtype_, {n_rows, segment.n_rows});
+TensorView StepBuffers::logits(RowRange rows, const Segment& segment) const {
+  const bool all = head_mode() == HeadMode::kLogits;
+  const Id id = logits_[all ? static_cast<std::size_t>(segment.index) : 0];
+  const std::int64_t first = all ? rows.first : 0;
+  return view(id, dtype_, {first + rows.count, segment.n_rows}).rows(first, rows.count);
 }
 
 TensorView StepBuffers::head_sum(const TensorView& rounded, bool several) const {

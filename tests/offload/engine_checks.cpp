@@ -223,6 +223,15 @@ void check_layout_changes_no_bit(const std::string& backend_name) {
     other.grad_slots = slots == 9 ? 2 : slots;
     CHECK(train(backend_name, 2, tied, other) == reference);
   }
+  SECTION("all logits, of one micro-batch and of several") {
+    EngineOptions other = options;
+    other.batch_size = GENERATE(1, 2, 3);
+    CAPTURE(other.batch_size);
+    other.accumulate = (options.batch_size + other.batch_size - 1) / other.batch_size;
+    const TrainedBits chunks = train(backend_name, 2, tied, other);
+    other.head = HeadMode::kLogits;
+    CHECK(train(backend_name, 2, tied, other) == chunks);
+  }
   SECTION("pieces") {
     const std::int64_t piece_bytes = GENERATE(1, 100, 1 << 20);
     CAPTURE(piece_bytes);
