@@ -20,15 +20,14 @@ namespace {
 
 constexpr std::int64_t kDefaultSteps = 20;
 
-void print_run(const CommandLine& line, const ModelConfig& model, const ParameterTable& parameters) {
-  const RunConfig& config = line.config;
+/// With the values of `keys`.
+void print_run(const RunConfig& config, const ModelConfig& model, const ParameterTable& parameters,
+               std::initializer_list<const char*> keys) {
   print_line("model", fmt::format("{}: {}", config.model.empty() ? config.init_from : config.model,
                                   describe_model(model, parameters.n_parameters(), config.dtype)));
-  const auto value = [&config](const char* key) {
-    return fmt::format("{} = {}", key, to_toml(get_option(config, *find_option(key))));
-  };
-  print_line("run", fmt::format("{} x {} tokens, {}, {}, {}, {}", config.sequences(), config.seq_len, value("offload"),
-                                value("recompute"), value("optimizer_state"), value("rounding")));
+  std::string run = fmt::format("{} x {} tokens", config.sequences(), config.seq_len);
+  for (const char* key : keys) run += fmt::format(", {} = {}", key, to_toml(get_option(config, *find_option(key))));
+  print_line("run", run);
 }
 
 }  // namespace
@@ -42,7 +41,7 @@ void bench_training_steps(const CommandLine& line) {
   const TrainingPlan plan = plan_here(config, model, *backend);
   const EngineOptions& options = plan.step->options;
   Engine engine(*backend, model, options);
-  print_run(line, model, engine.parameters());
+  print_run(config, model, engine.parameters(), {"offload", "recompute", "optimizer_state", "rounding"});
   print_line("plan", describe_offload(options, model.n_layers));
   TextReport expected;
   add_expected(expected, plan, backend->capabilities().is_device);
@@ -69,7 +68,7 @@ void bench_floor(const CommandLine& line) {
   const ModelConfig model = bench_model(line);
   const std::unique_ptr<Backend> backend = bench_backend(line);
   StepFloor floor(*backend, model, engine_options(config));
-  print_run(line, model, floor.parameters());
+  print_run(config, model, floor.parameters(), {"recompute", "head"});
   const std::vector<double> step_ms = floor.run(config.floor_seconds);
   const Spread spread = spread_of(step_ms);
   print_line("floor", fmt::format("{}, {} steps back to back", describe(spread), step_ms.size()));

@@ -184,26 +184,27 @@ void shorten_built_in_warmup(const RawLine& raw, CommandLine& line) {
 
 using Keys = std::vector<std::string_view>;
 
-// Of a target that does not run the line's model.
-bool has_own_shapes(const std::string& target) { return target == "ops" || target == "adamw" || target == "machine"; }
+bool has_key(const Keys& keys, const Option& option) { return std::ranges::count(keys, option.key) != 0; }
 
-// What such a target takes on the line.
-Keys flags_of(const std::string& target) {
-  if (target == "ops") return {"dtype", "backend", "device", "threads", "attention"};
-  if (target == "adamw") return {"backend", "device", "threads", "adamw_params"};
-  return {"backend", "device", "threads", "adamw_params", "attention", "machine_seconds", "rates"};
+// Whether a target of `bench` goes by the option.
+bool target_takes(const std::string& target, const Option& option) {
+  if (target == "step") return !has_key({"floor_seconds", "adamw_params", "machine_seconds"}, option);
+  if (has_key({"backend", "device", "threads"}, option)) return true;
+  if (target == "adamw") return has_key({"adamw_params"}, option);
+  if (target == "machine") return has_key({"adamw_params", "attention", "machine_seconds", "rates"}, option);
+  if (has_key({"model", "batch_size", "seq_len", "dtype", "attention"}, option)) return true;
+  return target == "floor" &&
+         has_key({"accumulate", "recompute", "mlp_chunk", "head", "vocab_chunk", "floor_seconds"}, option);
 }
 
 // What a target has no use for may stand in its file, not on its line. Without a model the shapes of `bench ops` are
 // fixed.
 void refuse_idle_flags(const RawLine& raw, const CommandLine& line) {
-  const Keys always = flags_of(line.bench_target);
-  const Keys model = line.bench_target == "ops" ? Keys{"model", "batch_size", "seq_len"} : Keys{};
   for (const auto& [option, texts] : raw.texts) {
-    const bool of_model = std::ranges::count(model, option->key) != 0;
-    FERRY_CHECK(of_model || std::ranges::count(always, option->key) != 0, kConfig,
+    FERRY_CHECK(target_takes(line.bench_target, *option), kConfig,
                 "ferry bench {}: {} changes nothing there: leave it out (other targets take it)", line.bench_target,
                 flag_of(*option));
+    const bool of_model = line.bench_target == "ops" && has_key({"model", "batch_size", "seq_len"}, *option);
     FERRY_CHECK(!of_model || !line.runs_built_in(), kConfig,
                 "ferry bench ops: {} needs a model (its shapes are fixed otherwise): add --model or a config file",
                 flag_of(*option));
@@ -243,7 +244,7 @@ CommandLine parse_command_line(const std::vector<std::string>& args) {
   line.seq_len_given = raw.texts.contains(find_option("seq_len"));
   if (command.command == Command::kBench) read_bench_target(raw, line);
   read_config(command, raw, line);
-  if (has_own_shapes(line.bench_target)) refuse_idle_flags(raw, line);
+  if (command.command == Command::kBench) refuse_idle_flags(raw, line);
   read_flags(raw, line.config);
   drop_built_in_validation(raw, line);
   shorten_built_in_warmup(raw, line);

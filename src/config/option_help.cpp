@@ -155,7 +155,8 @@ std::string cli_markdown() {
       "Without\n"
       "  a file or `--model` it measures `configs/tiny.toml`; `ferry bench step --model llama-3.2-1b` needs no file.\n"
       "- `ferry bench ops` has shapes of its own, of both dtypes unless `--dtype` is given. With a file or `--model`\n"
-      "  it times one layer of that model at `batch_size` x `seq_len`. Flags that would change nothing are refused.\n"
+      "  it times one layer of that model at `batch_size` x `seq_len`.\n"
+      "- A target of `ferry bench` refuses a flag that would change nothing there.\n"
       "- `model` is a preset ({}), a folder or a config.json. A folder named like a preset is written `./name`.\n"
       "- An unknown key, a key in the wrong section, a duplicate or a value out of range is an error.\n"
       "- Keys that a command does not use may stand in its file.\n",

@@ -163,6 +163,19 @@ TEST_CASE("bench ops refuses a flag that would change nothing") {
   CHECK(has(refusal({"bench", "ops", file, "--steps", "3"}), "--steps changes nothing there"));
 }
 
+TEST_CASE("bench step and bench floor refuse a flag of another target") {
+  CHECK(parse_command_line({"bench", "floor", "--head", "tokens:8"}).config.head == "tokens:8");
+  CHECK(parse_command_line({"bench", "floor", "--floor-seconds", "1"}).config.floor_seconds == 1);
+  for (const char* flag : {"--weight-slots", "--grad-slots", "--adamw-params", "--untimed-steps"}) {
+    CHECK(has(refusal({"bench", "floor", flag, "20000000"}), "changes nothing there"));
+  }
+  CHECK(has(refusal({"bench", "floor", "--rates", "rates.json"}), "ferry bench floor: --rates changes nothing there"));
+  CHECK(parse_command_line({"bench", "step", "--weight-slots", "3"}).config.weight_slots == 3);
+  for (const char* flag : {"--floor-seconds", "--adamw-params", "--machine-seconds"}) {
+    CHECK(has(refusal({"bench", "step", flag, "20000000"}), "changes nothing there"));
+  }
+}
+
 TEST_CASE("threads and device reach the backend") {
   const BackendOptions given =
       backend_options(parse_command_line({"bench", "ops", "--threads", "3", "--device", "2"}).config);

@@ -118,8 +118,8 @@ TEST_CASE("bench step and bench floor measure the model of a config file") {
   const Outcome floor = run_ferry(place, {"bench", "floor", "tiny.toml", "--floor-seconds", "0"});
   INFO(floor.err);
   REQUIRE(floor.exit_code == 0);
-  for (const char* part : {"model     model.json: ", "floor     median ", "1 steps back to back", "tokens/s",
-                           "products  ", " matrix products and attentions of "}) {
+  for (const char* part : {"model     model.json: ", "run       4 x 16 tokens, recompute = ", "floor     median ",
+                           "1 steps back to back", "tokens/s", "products  ", " matrix products and attentions of "}) {
     INFO(part);
     CHECK(contains(floor.out, part));
   }
