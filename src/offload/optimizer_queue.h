@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -153,6 +154,11 @@ class OptimizerQueue {
     std::optional<StepVerdict> verdict;
   };
 
+  static double ms_since(Timeline::Clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(Timeline::Clock::now() - begin).count();
+  }
+
+  // optimizer_threads.cpp
   void watch(std::stop_token stop);
   void run(std::stop_token stop);
   void take(const Arrival& arrival);                                              // mutex_ is held
@@ -166,12 +172,14 @@ class OptimizerQueue {
   void finish_rows(const StepRef& step, bool all);
   void resolve(const StepRef& step);  // mutex_ is held
   [[noreturn]] static void throw_not_finite(const Step& step);
-  template <class Ready>
-  void wait_until(SpanName name, Ready&& ready);
   void make_ready(const StepRef& step, int piece);     // mutex_ is held
   void finish_part(Step& step, Part part, int piece);  // mutex_ is held
   void finish_piece(Step& step, int piece);            // mutex_ is held
   void fail(std::exception_ptr failure);
+
+  // optimizer_queue.cpp
+  template <class Ready>
+  void wait_until(SpanName name, Ready&& ready);
   void push(Arrival arrival);
   Arrival make_arrival(Kind kind, EventRef arrived) const;
   StepScalars scalars_of(double lr, std::int64_t count, double coefficient) const;
