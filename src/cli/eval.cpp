@@ -20,6 +20,7 @@
 #include "io/printable.h"
 #include "train/evaluation.h"
 #include "train/metrics.h"
+#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -82,7 +83,7 @@ class EvalRun {
       : line_(line),
         config_(line.config),
         folder_(find_model_folder(config_.model)),
-        model_(load_model_config(folder_)),
+        model_(load_stored_config(folder_)),
         text_(find_token_text(folder_, model_.vocab_size)) {
     config_.accumulate = 1;
     const bool dtype_given = line.dtype_given || !line.config_source.empty();

@@ -21,6 +21,7 @@
 #include "offload/engine.h"
 #include "train/generation.h"
 #include "train/stopwatch.h"
+#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -129,7 +130,7 @@ class GenerateRun {
   explicit GenerateRun(const RunConfig& config)
       : config_(config),
         folder_(find_model_folder(config.model)),
-        model_(load_model_config(folder_)),
+        model_(load_stored_config(folder_)),
         text_(find_token_text(folder_, model_.vocab_size)),
         prompt_(read_prompt()),
         backend_(create_backend(config.backend, backend_options(config))) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "cli/commands.h"
@@ -23,6 +24,7 @@
 #include "io/printable.h"
 #include "model/parameter_table.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_checksums.h"
 #include "train/checkpoint_store.h"
 #include "train/stored_weights.h"
 
@@ -152,11 +154,11 @@ void add_model_folder(TextReport& text, const fs::path& folder, bool all) {
   text.add("folder", printable_name(folder.string()));
   std::error_code failure;
   if (fs::exists(folder / kCheckpointStateFile, failure)) add_state(text, read_checkpoint_state(folder));
-  add_model(text, load_model_config(folder));
+  add_model(text, load_stored_config(folder));
   add_tokenizer(text, folder);
   const ModelFolder weights(folder);
   for (const SafetensorsFile& file : weights.files()) add_file(text, file, all);
-  const fs::path optimizer = folder / "optimizer.safetensors";
+  const fs::path optimizer = folder / kCheckpointOptimizer;
   if (fs::exists(optimizer, failure)) add_file(text, SafetensorsFile(optimizer), all);
 }
 
@@ -177,11 +179,13 @@ void add_any_file(TextReport& text, const fs::path& path, bool all) {
   add_token_file(text, path);
 }
 
-/// After all has been shown: tensors that do not fit config.json, or bytes that are not those of the save, end it.
-void check_folder(const fs::path& folder, bool checksums) {
+/// After all has been shown: tensors that do not fit config.json, or bytes that are not those of the save, end it. Only
+/// `all_bytes` looks at those of tensors: nothing of them is shown.
+void check_folder(const fs::path& folder, bool all_bytes) {
   const StoredWeights weights(folder);
-  std::error_code failure;
-  if (!checksums || !fs::exists(folder / kCheckpointChecksums, failure)) return;
+  const std::optional<CheckpointChecksums> checksums = CheckpointChecksums::find(folder);
+  if (!checksums) return;
+  if (!all_bytes) return checksums->check_file(kCheckpointStateFile);
   const Checkpoint whole(folder);
   fmt::print("{:<10}every byte of the checkpoint is as it was saved\n", "checked");
 }

@@ -12,6 +12,7 @@
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
+#include "train/stored_weights.h"
 
 namespace ferry {
 namespace {
@@ -108,7 +109,7 @@ void set_head(const std::string& text, EngineOptions& options) {
 }  // namespace
 
 ModelConfig model_of(const RunConfig& config) {
-  ModelConfig model = config.model.empty() ? load_model_config(config.init_from) : resolve_model(config.model);
+  ModelConfig model = config.model.empty() ? load_stored_config(config.init_from) : resolve_model(config.model);
   FERRY_CHECK(config.seq_len <= model.max_position_embeddings, kConfig,
               "seq_len = {} is longer than the model allows: its max_position_embeddings is {}", config.seq_len,
               model.max_position_embeddings);

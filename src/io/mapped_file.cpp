@@ -41,4 +41,12 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+std::string read_whole_file(const std::filesystem::path& path, std::size_t most_bytes) {
+  const MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  FERRY_CHECK(bytes.size() <= most_bytes, kIo, "{} has {} bytes, at most {} are expected", path.string(), bytes.size(),
+              most_bytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace ferry

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
 
 namespace ferry {
 
@@ -25,5 +26,8 @@ class MappedFile {
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;
 };
+
+/// Throws Error{kIo} as MappedFile, and for a file of more than `most_bytes`, which is not read.
+std::string read_whole_file(const std::filesystem::path& path, std::size_t most_bytes);
 
 }  // namespace ferry

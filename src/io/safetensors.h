@@ -46,6 +46,8 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
+  /// Of the file: the header, then the data of entries().
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
   /// In the order of their data.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   /// Null when absent; valid as long as this object.

@@ -19,6 +19,7 @@
 #include "io/mapped_file.h"
 #include "io/printable.h"
 #include "io/safetensors.h"
+#include "train/checkpoint_checksums.h"
 #include "train/checkpoint_store.h"
 #include "train/stopwatch.h"
 #include "train/weights_io.h"
@@ -28,12 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kModel = "model.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kMetrics = "metrics.jsonl";
-constexpr std::array<const char*, 4> kRequired{kCheckpointStateFile, kModel, kOptimizer, "config.json"};
 constexpr std::size_t kMaxStateBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxChecksumsBytes = std::size_t{1} << 16;
 
 using Digests = std::map<std::string, FileDigest>;
 
@@ -117,42 +114,6 @@ std::string checksum_lines(const Digests& digests) {
   return lines;
 }
 
-std::string read_whole(const fs::path& path, std::size_t most) {
-  const MappedFile file(path);
-  FERRY_CHECK(file.bytes().size() <= most, kIo, "{} has {} bytes, at most {} are expected", path.string(),
-              file.bytes().size(), most);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
-using Checksums = std::map<std::string, std::string>;  // by name
-
-Checksums read_checksums(const fs::path& path) {
-  constexpr std::size_t kDigits = 32;
-  Checksums checksums;
-  const std::string text = read_whole(path, kMaxChecksumsBytes);
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
-    const bool fine = end != std::string::npos && line.size() > kDigits + 2 && line.compare(kDigits, 2, "  ") == 0 &&
-                      line.find('/') == std::string::npos;
-    FERRY_CHECK(fine && checksums.emplace(line.substr(kDigits + 2), line.substr(0, kDigits)).second, kIo,
-                "{} is damaged: its line '{}' is no checksum and name", path.string(), printable_name(line));
-    begin = end + 1;
-  }
-  for (const char* name : kRequired) {
-    FERRY_CHECK(checksums.contains(name), kIo, "{} is damaged: it lacks {}", path.string(), name);
-  }
-  return checksums;
-}
-
-void check_file(const fs::path& path, const std::string& checksum, std::int64_t size_bytes) {
-  const FileDigest found = digest_of(path);
-  FERRY_CHECK(size_bytes < 0 || found.size_bytes == size_bytes, kIo, "{} is damaged: it has {} bytes, {} were written",
-              path.string(), found.size_bytes, size_bytes);
-  FERRY_CHECK(found.checksum == checksum, kIo, "{} is damaged: its checksum is {}, {} was written", path.string(),
-              found.checksum, printable_name(checksum));
-}
-
 /// Every array once, and nothing else.
 void check_tensors(const SafetensorsFile& file, const std::vector<KeptArray>& kept) {
   for (const KeptArray& array : kept) {
@@ -180,10 +141,10 @@ SaveMetrics save_checkpoint(const fs::path& folder, const CheckpointParts& parts
   parts.engine.finish();
   AtomicFolder target(folder);
   Digests digests = write_model(target.path(), parts.model, parts.dtype, parts.engine);
-  digests[kOptimizer] = write_state_arrays(target.path() / kOptimizer, parts.engine);
+  digests[kCheckpointOptimizer] = write_state_arrays(target.path() / kCheckpointOptimizer, parts.engine);
   SaveMetrics saved{.step = parts.trainer.step,
                     .path = (folder.parent_path().filename() / folder.filename()).string(),
-                    .bytes = digests[kModel].size_bytes + digests[kOptimizer].size_bytes,
+                    .bytes = digests[kCheckpointModel].size_bytes + digests[kCheckpointOptimizer].size_bytes,
                     .seconds = watch.seconds()};
   if (!parts.metrics.empty()) {
     digests[kMetrics] =
@@ -198,27 +159,27 @@ SaveMetrics save_checkpoint(const fs::path& folder, const CheckpointParts& parts
 
 CheckpointState read_checkpoint_state(const fs::path& folder) {
   const fs::path path = folder / kCheckpointStateFile;
-  return parse_checkpoint_state(read_whole(path, kMaxStateBytes), path.string());
+  return parse_checkpoint_state(read_whole_file(path, kMaxStateBytes), path.string());
 }
 
 Checkpoint::Checkpoint(fs::path folder) : folder_(std::move(folder)) {
-  Checksums checksums = read_checksums(folder_ / kCheckpointChecksums);
-  const fs::path state = folder_ / kCheckpointStateFile;
-  check_file(state, checksums.at(kCheckpointStateFile), -1);
+  const CheckpointChecksums checksums(folder_);
+  checksums.check_file(kCheckpointStateFile);
   state_ = read_checkpoint_state(folder_);
-  for (const auto& [name, checksum] : checksums) {
+  for (const auto& [name, checksum] : checksums.by_name()) {
     if (name == kCheckpointStateFile) continue;
     const auto size = state_.file_bytes.find(name);
-    FERRY_CHECK(size != state_.file_bytes.end(), kIo, "{} does not list {}", state.string(), printable_name(name));
-    check_file(folder_ / name, checksum, size->second);
+    FERRY_CHECK(size != state_.file_bytes.end(), kIo, "{} does not list {}", (folder_ / kCheckpointStateFile).string(),
+                printable_name(name));
+    checksums.check_file(name, size->second);
   }
 }
 
 fs::path Checkpoint::metrics() const { return state_.file_bytes.contains(kMetrics) ? folder_ / kMetrics : fs::path(); }
 
 void Checkpoint::restore(Engine& engine) const {
-  const SafetensorsFile weights(folder_ / kModel);
-  const SafetensorsFile state(folder_ / kOptimizer);
+  const SafetensorsFile weights(folder_ / kCheckpointModel);
+  const SafetensorsFile state(folder_ / kCheckpointOptimizer);
   const std::vector<KeptArray> weight_arrays = kept_weights(engine);
   const std::vector<KeptArray> state_arrays = kept_state(engine);
   check_tensors(weights, weight_arrays);

@@ -9,6 +9,8 @@
 
 namespace ferry {
 
+inline constexpr const char* kCheckpointModel = "model.safetensors";
+inline constexpr const char* kCheckpointOptimizer = "optimizer.safetensors";
 inline constexpr const char* kCheckpointStateFile = "state.json";
 inline constexpr const char* kCheckpointChecksums = "checksums.xxh128";
 

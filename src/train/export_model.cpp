@@ -70,7 +70,7 @@ void check_target(const fs::path& source, const fs::path& target) {
 
 class Exporter {
  public:
-  Exporter(const StoredWeights& weights, const fs::path& folder, const ExportOptions& options)
+  Exporter(StoredWeights& weights, const fs::path& folder, const ExportOptions& options)
       : weights_(weights), folder_(folder), options_(options) {}
 
   ExportResult write() {
@@ -78,6 +78,7 @@ class Exporter {
     write_file_atomically(folder_ / kConfigFile, to_hugging_face_json(weights_.config(), f32 ? "float32" : "bfloat16"));
     const auto shards = cut();
     for (std::size_t i = 0; i < shards.size(); ++i) write_shard(shard_name(i, shards.size()), shards[i]);
+    weights_.check_bytes();  // before the target appears
     if (shards.size() > 1) write_index();
     result_.copied_files = copy_companion_files(weights_.origin(), folder_);
     result_.has_masters = weights_.has_masters();
@@ -137,7 +138,7 @@ class Exporter {
     write_file_atomically(folder_ / kIndexFile, index.dump(2) + "\n");
   }
 
-  const StoredWeights& weights_;
+  StoredWeights& weights_;
   const fs::path& folder_;
   const ExportOptions& options_;
   std::map<std::string, std::string> file_of_;  // tensor -> shard
@@ -148,7 +149,7 @@ class Exporter {
 
 ExportResult export_model(const fs::path& source, const fs::path& target, const ExportOptions& options) {
   using Precision = StoredWeights::Precision;
-  const StoredWeights weights(source, options.dtype == DType::kF32 ? Precision::kMaster : Precision::kStored);
+  StoredWeights weights(source, options.dtype == DType::kF32 ? Precision::kMaster : Precision::kStored);
   check_target(source, target);
   AtomicFolder folder(target);
   ExportResult result = Exporter(weights, folder.path(), options).write();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "train/checkpoint_store.h"
 
 namespace ferry {
 namespace {
@@ -30,6 +31,10 @@ void check_tied_head(const std::string& origin, const ModelFolder& folder) {
       "'{}': the model ties its embeddings, but {} differs from {}: set tie_word_embeddings to false in config.json, "
       "or remove the tensor",
       origin, kHead, kEmbedding);
+}
+
+void reach(std::optional<ReadAlongCheck>& check, const SafetensorsEntry& entry, std::int64_t end_elem) {
+  if (check) check->reach(entry.bytes.data() + end_elem * (safetensors_dtype_bits(entry.dtype) / 8));
 }
 
 }  // namespace
@@ -54,13 +59,27 @@ void check_tensors(const std::string& origin, const ParameterTable& table, const
   if (table.tied() && folder.contains(kHead)) check_tied_head(origin, folder);
 }
 
+ModelConfig load_stored_config(const std::filesystem::path& folder) {
+  if (const auto checksums = CheckpointChecksums::find(folder)) checksums->check_file("config.json");
+  return load_model_config(folder);
+}
+
 StoredWeights::StoredWeights(const std::filesystem::path& folder, Precision precision)
     : origin_(folder.string()),
-      config_(load_model_config(folder)),
+      config_(load_stored_config(folder)),
       table_(config_, config_.vocab_size),
       folder_(folder) {
   check_tensors(origin_, table_, folder_);
-  if (precision == Precision::kMaster) open_masters(folder / "optimizer.safetensors");
+  if (precision == Precision::kMaster) open_masters(folder / kCheckpointOptimizer);
+  if (const auto checksums = CheckpointChecksums::find(folder)) open_checks(*checksums);
+}
+
+void StoredWeights::open_checks(const CheckpointChecksums& checksums) {
+  const SafetensorsFile& model = folder_.files().front();
+  FERRY_CHECK(model.path().filename() == kCheckpointModel, kIo, "'{}' holds {}, but no {}", origin_,
+              kCheckpointChecksums, kCheckpointModel);
+  model_check_.emplace(model, checksums.by_name().at(kCheckpointModel));
+  if (has_masters()) optimizer_check_.emplace(*optimizer_, checksums.by_name().at(kCheckpointOptimizer));
 }
 
 void StoredWeights::open_masters(const std::filesystem::path& path) {
@@ -89,10 +108,11 @@ DType StoredWeights::dtype() const {
 }
 
 // The high half was rounded, so the low one is signed.
-void StoredWeights::add_low_half(const ParameterInfo& info, std::int64_t first, std::span<float> values) const {
+void StoredWeights::add_low_half(const ParameterInfo& info, std::int64_t first, std::span<float> values) {
   const SafetensorsEntry* entry = low_half_of(info);
   if (entry == nullptr) return;
   std::vector<std::int16_t> low(values.size());
+  reach(optimizer_check_, *entry, first + std::ssize(values));
   read_tensor(optimizer_->path().string(), *entry,
               {.shape = info.shape,
                .dtype = DType::kI16,
@@ -105,11 +125,12 @@ void StoredWeights::add_low_half(const ParameterInfo& info, std::int64_t first, 
   }
 }
 
-void StoredWeights::read(const ParameterInfo& info, const PieceFn& fn) const {
+void StoredWeights::read(const ParameterInfo& info, const PieceFn& fn) {
   std::vector<float> values;
   for (std::int64_t first = 0; first < info.elems; first += kPieceElems) {
     const std::int64_t n_elems = std::min(kPieceElems, info.elems - first);
     values.resize(static_cast<std::size_t>(n_elems));
+    reach(model_check_, folder_.tensor(info.name), first + n_elems);
     folder_.read_into(info.name, {.shape = info.shape,
                                   .dtype = DType::kF32,
                                   .destination = values.data(),
@@ -122,6 +143,11 @@ void StoredWeights::read(const ParameterInfo& info, const PieceFn& fn) const {
                 first + (bad - values.begin()), info.name, *bad);
     fn(first, values);
   }
+}
+
+void StoredWeights::check_bytes() {
+  if (model_check_) model_check_->finish();
+  if (optimizer_check_) optimizer_check_->finish();
 }
 
 }  // namespace ferry

@@ -70,13 +70,14 @@ void check_same_model(const std::string& origin, const ModelConfig& wanted, cons
 }
 
 void load_weights(const std::filesystem::path& folder, const ModelConfig& config, Engine& engine) {
-  check_same_model(folder.string(), config, load_model_config(folder));
-  const StoredWeights stored(folder);
+  StoredWeights stored(folder);
+  check_same_model(folder.string(), config, stored.config());
   const auto& parameters = engine.parameters().parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     stored.read(parameters[i],
                 [&](std::int64_t first, std::span<const float> values) { engine.set_parameter(i, first, values); });
   }
+  stored.check_bytes();
 }
 
 std::map<std::string, FileDigest> write_model(const std::filesystem::path& folder, const ModelConfig& config,

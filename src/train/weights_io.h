@@ -18,7 +18,8 @@ namespace ferry {
 void check_same_model(const std::string& origin, const ModelConfig& wanted, const ModelConfig& found);
 
 /// Fills all of the engine's weights from `folder` after both checks; nothing is set when one fails.
-/// Throws Error{kConfig | kIo | kDType}; Error{kIo} for a weight that is not finite.
+/// Throws Error{kConfig | kIo | kDType}. Error{kIo} when some are set already: for a weight that is not finite, and
+/// where the bytes of a checkpoint are not those that were saved.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& config, Engine& engine);
 
 /// Writes config.json and model.safetensors into `folder`, which exists: what they hold, by name. Throws as save_model.

@@ -167,6 +167,58 @@ TEST_CASE("a checkpoint is shown, compared with its checksums, and exported with
   check_refused(place, {"inspect", checkpoint}, 3, "state.json: no key 'format'");
 }
 
+TEST_CASE("every command that reads a checkpoint's weights refuses a flipped bit of them") {
+  const ferry::TempFolder place;
+  for (int i = 0; i < 6; ++i) place.write("a.txt", read_file(place.path() / "a.txt") + kText);
+  const std::vector<std::string> short_run = {"--train-data", "a.txt", "--seq-len",       "32", "--batch-size", "2",
+                                              "--steps",      "2",     "--sample-tokens", "0",  "--backend",    "cpu",
+                                              "--dtype",      "bf16",  "--output"};
+  const auto train = [&](std::vector<std::string> args, const std::string& output) {
+    args.insert(args.begin(), "train");
+    args.insert(args.end(), short_run.begin(), short_run.end());
+    args.push_back(output);
+    return args;
+  };
+  REQUIRE(run_ferry(place, train({"--model", "tiny", "--save-every", "2"}, "run")).exit_code == 0);
+  const std::string folder = "run/checkpoints/step-00000002";
+  const std::vector<std::vector<std::string>> readers = {
+      {"export", folder, "exported"},
+      {"eval", folder, "--val-data", "a.txt", "--backend", "cpu"},
+      {"generate", folder, "--max-tokens", "3", "--backend", "cpu"},
+      train({"--init-from", folder}, "tuned"),
+      train({"--model", "tiny", "--resume", folder}, "resumed"),
+      {"inspect", folder, "--checksums"},
+  };
+  const auto flip = [&](const std::string& name, const std::string& behind = "") {
+    std::string bytes = read_file(place.path() / folder / name);
+    (behind.empty() ? bytes[bytes.size() - 1000] : bytes[bytes.find(behind) + behind.size()]) ^= 1;
+    place.write(folder + "/" + name, bytes);
+  };
+  const auto check_all_refused = [&](const std::string& name) {
+    for (const auto& reader : readers)
+      check_refused(place, reader, 3, folder + "/" + name + " is damaged: its checksum");
+  };
+  flip("model.safetensors");
+  check_all_refused("model.safetensors");
+  flip("model.safetensors");
+  const std::string width = "\"hidden_size\": ";
+  flip("config.json", width);
+  check_all_refused("config.json");
+  check_refused(place, {"inspect", folder}, 3, "config.json is damaged: its checksum");
+  flip("config.json", width);
+  CHECK_FALSE(std::filesystem::exists(place.path() / "exported"));
+  CHECK_FALSE(std::filesystem::exists(place.path() / "tuned"));
+  const std::string backend = "\"backend\": \"";
+  flip("state.json", backend);
+  check_refused(place, {"inspect", folder}, 3, "state.json is damaged: its checksum");
+  flip("state.json", backend);
+  flip("optimizer.safetensors");
+  check_output(place, readers[0], {"in bf16"});  // reads none of it
+  check_refused(place, {"export", folder, "exact", "--dtype", "f32"}, 3, "optimizer.safetensors is damaged: its chec");
+  flip("optimizer.safetensors");
+  for (const auto& reader : readers) CHECK(run_ferry(place, reader).exit_code == 0);
+}
+
 TEST_CASE("checksums are printed with the names of their files") {
   const ferry::TempFolder place;
   place.write("a.txt", kText);

@@ -12,6 +12,7 @@
 #include "io/safetensors.h"
 #include "thrown.h"
 #include "train/checkpoint_store.h"
+#include "train/export_model.h"
 #include "train/resumable_run.h"
 #include "train/weights_io.h"
 
@@ -96,6 +97,71 @@ TEST_CASE("weights of a checkpoint load as those of any model folder") {
   load_weights(saved.folder(), other.model(), other.engine());
   CHECK(array_bytes(other.engine(), ParameterArray::kWeight) ==
         array_bytes(saved.run.engine(), ParameterArray::kWeight));
+}
+
+TEST_CASE("a flipped bit of a file that is read for its weights is named, by whoever reads it") {
+  Saved saved;
+  ResumableRun other(saved.place.path() / "other", saved.spec);
+  const fs::path target = saved.place.path() / "target";
+  const auto loaded = [&] { return thrown([&] { load_weights(saved.folder(), other.model(), other.engine()); }); };
+  const auto exported = [&](DType dtype) {
+    const std::string message = thrown([&] { export_model(saved.folder(), target, {.dtype = dtype}); });
+    CHECK(fs::exists(target) == message.empty());
+    fs::remove_all(target);
+    return message;
+  };
+  for (const std::string name : {"config.json", kCheckpointModel, kCheckpointOptimizer}) {
+    INFO(name);
+    const fs::path file = saved.folder() / name;
+    const std::string whole = read(file);
+    const bool is_optimizer = name == kCheckpointOptimizer;
+    for (const std::size_t at : {whole.size() / 5, whole.size() / 2, whole.size() - 1}) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 1);
+      write(file, damaged);
+      const auto is_refused = [&](const std::string& message) {
+        return message.starts_with("io: ") && contains(message, "step-00000005/" + name + " is damaged: its checksum");
+      };
+      INFO(at);
+      CHECK(is_refused(exported(DType::kF32)));
+      CHECK(is_refused(exported(DType::kBf16)) == !is_optimizer);  // what is not read is not compared
+      CHECK(is_refused(loaded()) == !is_optimizer);
+    }
+    write(file, whole);
+    CHECK(exported(DType::kF32).empty());
+    CHECK(exported(DType::kBf16).empty());
+    CHECK(loaded().empty());
+  }
+}
+
+TEST_CASE("weights are compared in whichever order they are read, and without the other files of their checkpoint") {
+  Saved saved;
+  fs::remove(saved.folder() / kCheckpointOptimizer);
+  fs::remove(saved.folder() / kCheckpointStateFile);
+  const auto read_backwards = [&] {
+    StoredWeights weights(saved.folder());
+    const std::vector<ParameterInfo>& parameters = weights.table().parameters();
+    for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) weights.read(*it, [](auto, auto) {});
+    weights.check_bytes();
+  };
+  CHECK(thrown(read_backwards).empty());
+  std::string weights = read(saved.folder() / kCheckpointModel);
+  weights[weights.size() / 2] ^= 1;
+  write(saved.folder() / kCheckpointModel, weights);
+  CHECK(contains(thrown(read_backwards), "model.safetensors is damaged: its checksum is "));
+  fs::remove(saved.folder() / kCheckpointChecksums);  // as a folder from Hugging Face
+  CHECK(thrown(read_backwards).empty());
+}
+
+TEST_CASE("weights in other files than a checkpoint's are not taken for those of its checksums") {
+  Saved saved;
+  const std::string shard = "model-00001-of-00001.safetensors";
+  nlohmann::json index;
+  for (const std::string& name : ModelFolder(saved.folder()).names()) index["weight_map"][name] = shard;
+  write(saved.folder() / "model.safetensors.index.json", index.dump());
+  fs::rename(saved.folder() / kCheckpointModel, saved.folder() / shard);
+  CHECK(contains(thrown([&] { StoredWeights weights(saved.folder()); }),
+                 "holds checksums.xxh128, but no model.safetensors"));
 }
 
 TEST_CASE("the state of a checkpoint reads back equal") {

@@ -35,7 +35,7 @@ struct Saved {
 /// Values of all tensors by name, as f32.
 std::map<std::string, std::vector<float>> values_of(const fs::path& folder) {
   std::map<std::string, std::vector<float>> values;
-  const StoredWeights weights(folder);
+  StoredWeights weights(folder);
   for (const ParameterInfo& info : weights.table().parameters()) {
     weights.read(info, [&](std::int64_t, std::span<const float> piece) {
       values[info.name].insert(values[info.name].end(), piece.begin(), piece.end());
