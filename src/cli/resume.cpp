@@ -66,6 +66,33 @@ void compare_keys(const Checkpoint& checkpoint, const RunConfig& then, const Run
   }
 }
 
+std::string mask_text(const std::string& checksum) {
+  return checksum.empty() ? "no mask" : fmt::format("a mask with checksum {}", printable_name(checksum));
+}
+
+/// Of files whose names and tokens are as many as then.
+void compare_contents(const Checkpoint& checkpoint, const std::vector<std::string>& paths,
+                      const std::vector<DataFingerprint>& now) {
+  const std::vector<DataFingerprint>& then = checkpoint.state().run.data_files;
+  if (then.empty()) return;  // of a ferry that kept none
+  if (then.size() != now.size()) {
+    refuse(checkpoint, fmt::format("it was trained with {} data files, this run has {}", then.size(), now.size()));
+  }
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const std::string path = printable_name(paths[i]);
+    if (then[i].tokens != now[i].tokens) {
+      refuse(checkpoint,
+             fmt::format("'{}' holds other data than then: it had {} bytes with checksum {} of its samples, "
+                         "it has {} with {}",
+                         path, then[i].tokens.size_bytes, printable_name(then[i].tokens.checksum),
+                         now[i].tokens.size_bytes, now[i].tokens.checksum));
+    }
+    if (then[i].mask != now[i].mask) {
+      refuse(checkpoint, fmt::format("'{}' had {}, it has {}", path, mask_text(then[i].mask), mask_text(now[i].mask)));
+    }
+  }
+}
+
 void compare_data(const Checkpoint& checkpoint, const RunConfig& then, const RunConfig& now, const SequenceSet& data) {
   const OptionValue names_then = file_names(then.train_data);
   const OptionValue names_now = file_names(now.train_data);
@@ -74,9 +101,11 @@ void compare_data(const Checkpoint& checkpoint, const RunConfig& then, const Run
                                    to_toml(names_now)));
   }
   const RunIdentity& run = checkpoint.state().run;
-  if (run.n_data_tokens == data.n_tokens() && run.n_sequences == data.n_sequences()) return;
-  refuse(checkpoint, fmt::format("its train_data had {} tokens in {} sequences, they have {} in {}", run.n_data_tokens,
-                                 run.n_sequences, data.n_tokens(), data.n_sequences()));
+  if (run.n_data_tokens != data.n_tokens() || run.n_sequences != data.n_sequences()) {
+    refuse(checkpoint, fmt::format("its train_data had {} tokens in {} sequences, they have {} in {}",
+                                   run.n_data_tokens, run.n_sequences, data.n_tokens(), data.n_sequences()));
+  }
+  compare_contents(checkpoint, now.train_data, data.fingerprints());
 }
 
 /// Another length is fine where the steps behind would have had the same learning rates.
@@ -193,7 +222,8 @@ RunIdentity run_identity(const RunConfig& config, const StepPlan& plan, const Re
           .ferry_version = ferry_version,
           .backend = backend_name(backend),
           .n_sequences = run.train_data.n_sequences(),
-          .n_data_tokens = run.train_data.n_tokens()};
+          .n_data_tokens = run.train_data.n_tokens(),
+          .data_files = run.train_data.fingerprints()};
 }
 
 std::size_t checkpoint_bytes(const ParameterArrays& arrays) {

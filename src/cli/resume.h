@@ -34,8 +34,9 @@ struct ResumedRun {
   const SequenceSet& train_data;
   const ScheduleOptions& schedule;
 };
-/// Refuses what would change a bit of the run: Error{kConfig} names the key and both values. Then `config` takes over
-/// what the plan chose for the checkpoint and what decides the order of sums: mlp_chunk and vocab_chunk.
+/// Refuses what would change a bit of the run: Error{kConfig} names the key, or the file of data, and both values. Then
+/// `config` takes over what the plan chose for the checkpoint and what decides the order of sums: mlp_chunk and
+/// vocab_chunk.
 void adopt_checkpoint(const Checkpoint& checkpoint, const ResumedRun& run, RunConfig& config);
 
 /// A warning when the checkpoint comes from another backend.

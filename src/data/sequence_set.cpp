@@ -29,6 +29,12 @@ SequenceSet::SequenceSet(const std::vector<TokenSource>& sources, std::int64_t s
               shards_.front().path().string(), seq_len, seq_len + 1, longest);
 }
 
+std::vector<DataFingerprint> SequenceSet::fingerprints() const {
+  std::vector<DataFingerprint> fingerprints;
+  for (const TokenShard& shard : shards_) fingerprints.push_back(shard.fingerprint());
+  return fingerprints;
+}
+
 std::int64_t SequenceSet::read(std::int64_t index, std::span<std::int32_t> inputs,
                                std::span<std::int32_t> targets) const {
   FERRY_ASSERT(index >= 0 && index < n_sequences_);

@@ -23,6 +23,8 @@ class SequenceSet {
   std::int64_t n_sequences() const { return n_sequences_; }
   /// Of all shards, tails included.
   std::int64_t n_tokens() const { return n_tokens_; }
+  /// Of each source.
+  std::vector<DataFingerprint> fingerprints() const;
 
   /// Sequence `index`: inputs are its first seq_len tokens, targets its last, kIgnoreIndex where masked; both have
   /// seq_len elements. Returns the number of targets that count.

@@ -139,6 +139,10 @@ bool TokenShard::is_target(std::int64_t index) const {
   return !mask_file_ || mask_file_->bytes()[static_cast<std::size_t>(index)] != std::byte{0};
 }
 
+DataFingerprint TokenShard::fingerprint() const {
+  return {sampled_digest(tokens_file_.bytes()), mask_file_ ? sampled_digest(mask_file_->bytes()).checksum : ""};
+}
+
 void write_token_shard(const std::filesystem::path& path, TokenWidth width, std::int64_t vocab_size,
                        std::span<const std::uint32_t> tokens) {
   const auto token_bytes = static_cast<std::uint32_t>(width);

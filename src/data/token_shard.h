@@ -14,8 +14,10 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "io/checksum.h"
 #include "io/mapped_file.h"
 
 namespace ferry {
@@ -26,6 +28,14 @@ enum class TokenFormat { kAuto, kShard, kRawU16, kRawU32, kBytes };
 struct TokenSource {
   std::filesystem::path path;
   TokenFormat format = TokenFormat::kAuto;
+};
+
+/// Tells other content of a token file from the same: sampled_digest() of it and of its mask.
+struct DataFingerprint {
+  FileDigest tokens;
+  std::string mask;  // checksum; empty without a mask
+
+  bool operator==(const DataFingerprint&) const = default;
 };
 
 /// One mapped file of tokens. Copies nothing; move-only.
@@ -45,6 +55,8 @@ class TokenShard {
   void read(std::int64_t first, std::span<std::uint32_t> out) const;
   /// Whether the token may be a target; true without a mask.
   bool is_target(std::int64_t index) const;
+  /// Reads at most 1 MiB of each file.
+  DataFingerprint fingerprint() const;
 
  private:
   void read_header();

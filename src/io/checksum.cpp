@@ -33,4 +33,19 @@ FileDigest digest_of(const std::filesystem::path& file) {
   return {static_cast<std::int64_t>(mapped.bytes().size()), checksum.text()};
 }
 
+FileDigest sampled_digest(std::span<const std::byte> bytes) {
+  constexpr std::size_t kBlocks = 64;
+  constexpr std::size_t kBlockBytes = std::size_t{16} << 10;
+  Checksum checksum;
+  if (bytes.size() <= kBlocks * kBlockBytes) {
+    checksum.add(bytes);
+  } else {
+    const std::size_t last = bytes.size() - kBlockBytes;
+    const std::size_t stride = last / (kBlocks - 1);
+    for (std::size_t i = 0; i + 1 < kBlocks; ++i) checksum.add(bytes.subspan(i * stride, kBlockBytes));
+    checksum.add(bytes.subspan(last));
+  }
+  return {static_cast<std::int64_t>(bytes.size()), checksum.text()};
+}
+
 }  // namespace ferry

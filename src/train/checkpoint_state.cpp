@@ -54,6 +54,12 @@ class Reader {
     FERRY_CHECK(at(key).is_string(), kIo, "{}: {} is {}, expected a text", place_, key, shown(at(key)));
     return at(key).get<std::string>();
   }
+  bool has(const char* key) const { return object_.contains(key); }
+  std::vector<Reader> objects(const char* key) const {
+    std::vector<Reader> objects;
+    for (const Json& value : list(key, SIZE_MAX)) objects.emplace_back(value, fmt::format("{}: {}", place_, key));
+    return objects;
+  }
   std::vector<double> numbers(const char* key, std::size_t most) const {
     std::vector<double> values;
     for (const Json& value : list(key, most)) values.push_back(number(value, key));
@@ -84,8 +90,8 @@ class Reader {
   }
   const Json& list(const char* key, std::size_t most) const {
     const Json& value = at(key);
-    FERRY_CHECK(value.is_array() && value.size() <= most, kIo, "{}: {} is not a list of at most {} numbers", place_,
-                key, most);
+    FERRY_CHECK(value.is_array() && value.size() <= most, kIo, "{}: {} is not a list of at most {} values", place_, key,
+                most);
     return value;
   }
 
@@ -113,6 +119,25 @@ Json validation_json(const TrainerState& state) {
                     {"elapsed_s", state.last_eval->elapsed_s}};
   }
   return json;
+}
+
+Json data_files_json(const std::vector<DataFingerprint>& files) {
+  Json json = Json::array();
+  for (const DataFingerprint& file : files) {
+    json.push_back({{"bytes", file.tokens.size_bytes}, {"sample_xxh128", file.tokens.checksum}});
+    if (!file.mask.empty()) json.back()["mask_sample_xxh128"] = file.mask;
+  }
+  return json;
+}
+
+std::vector<DataFingerprint> read_data_files(const Reader& data) {
+  std::vector<DataFingerprint> files;
+  if (!data.has("files")) return files;
+  for (const Reader& file : data.objects("files")) {
+    files.push_back({{file.integer("bytes", 1), file.text("sample_xxh128")},
+                     file.has("mask_sample_xxh128") ? file.text("mask_sample_xxh128") : ""});
+  }
+  return files;
 }
 
 Json losses_json(const LossHistory::State& losses) {
@@ -169,7 +194,8 @@ std::string to_json(const CheckpointState& state) {
              {{"epoch", trainer.cursor.epoch},
               {"position", trainer.cursor.position},
               {"sequences", state.run.n_sequences},
-              {"tokens", state.run.n_data_tokens}}},
+              {"tokens", state.run.n_data_tokens},
+              {"files", data_files_json(state.run.data_files)}}},
             {"config", state.run.config_toml},
             {"files", state.file_bytes},
             {"losses", losses_json(trainer.losses)},
@@ -195,6 +221,7 @@ CheckpointState parse_checkpoint_state(const std::string& text, const std::strin
   const Reader data = reader.object("data");
   state.run.n_sequences = data.integer("sequences", 1);
   state.run.n_data_tokens = data.integer("tokens", 1);
+  state.run.data_files = read_data_files(data);
   trainer.cursor.epoch = data.integer("epoch", 0, kMaxSteps);
   trainer.cursor.position = data.integer("position", 0, state.run.n_sequences - 1);
   const Reader files = reader.object("files");

@@ -5,8 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
-#include "io/checksum.h"
+#include "data/token_shard.h"
 #include "train/trainer_state.h"
 
 namespace ferry {
@@ -18,6 +19,7 @@ struct RunIdentity {
   std::string backend;           // name and description
   std::int64_t n_sequences = 0;  // of the training data
   std::int64_t n_data_tokens = 0;
+  std::vector<DataFingerprint> data_files;  // empty: written by a ferry that kept none
 
   bool operator==(const RunIdentity&) const = default;
 };

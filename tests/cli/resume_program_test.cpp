@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "catch.h"
 #include "cli/run_ferry.h"
 #include "cli/workplace.h"
+#include "io/checksum.h"
 
 using namespace ferry::test;
 
@@ -43,10 +45,14 @@ std::vector<std::string> log_of(const Workplace& place, const std::string& outpu
   return lines;
 }
 
-void check_same_run(const Workplace& place, const std::string& got, const std::string& wanted) {
+void check_same_model(const Workplace& place, const std::string& got, const std::string& wanted) {
   for (const char* file : {"model/model.safetensors", "model/config.json"}) {
     CHECK(read_file(place.path() / got / file) == read_file(place.path() / wanted / file));
   }
+}
+
+void check_same_run(const Workplace& place, const std::string& got, const std::string& wanted) {
+  check_same_model(place, got, wanted);
   CHECK(log_of(place, got) == log_of(place, wanted));
 }
 
@@ -187,6 +193,62 @@ TEST_CASE("what would change a bit of a resumed run is refused by its key with b
   refused({"--model", "tiny"}, "holds another model: its hidden_size is 16");
   place.write("train.txt", read_file(place.path() / "train.txt") + "more");
   refused({}, "its train_data had 4800 tokens in 282 sequences, they have 4804 in 282");
+}
+
+TEST_CASE("other data under the same name is refused, the same data in another folder are not") {
+  const Workplace place;
+  run(place, train("straight", {"--steps", "12"}));
+  run(place, train("out", {"--steps", "6", "--save-every", "3"}));
+  const auto resume = train("out", {"--steps", "12", "--resume", "auto"});
+  const std::string text = read_file(place.path() / "train.txt");
+  for (const std::size_t at : {std::size_t{0}, text.size() / 2, text.size() - 1}) {
+    std::string other = text;
+    other[at] = other[at] == 'a' ? 'e' : 'a';
+    place.write("train.txt", other);
+    check_refused(place, resume, 2, "'train.txt' holds other data than then: it had 4800 bytes with checksum ");
+  }
+  place.write("train.txt", text);
+  place.write("train.txt.mask", std::string(text.size(), '\1'));
+  check_refused(place, resume, 2, "'train.txt' had no mask, it has a mask with checksum ");
+  fs::remove(place.path() / "train.txt.mask");
+  fs::create_directory(place.path() / "elsewhere");
+  fs::rename(place.path() / "train.txt", place.path() / "elsewhere/train.txt");
+  std::vector<std::string> moved = resume;
+  moved.insert(moved.end(), {"--train-data", "elsewhere/train.txt"});
+  run(place, moved);
+  check_same_model(place, "out", "straight");
+}
+
+TEST_CASE("another mask of the data is refused") {
+  const Workplace place;
+  std::string mask(read_file(place.path() / "train.txt").size(), '\1');
+  place.write("train.txt.mask", mask);
+  run(place, train("out", {"--steps", "4", "--save-every", "4"}));
+  const auto resume = train("out", {"--steps", "8", "--resume", "auto"});
+  mask[100] = '\0';
+  place.write("train.txt.mask", mask);
+  check_refused(place, resume, 2, "'train.txt' had a mask with checksum ");
+  fs::remove(place.path() / "train.txt.mask");
+  check_refused(place, resume, 2, ", it has no mask");
+}
+
+TEST_CASE("a checkpoint from before there were fingerprints of the data is resumed to the bit") {
+  const Workplace place;
+  run(place, train("straight", {"--steps", "12"}));
+  run(place, train("out", {"--steps", "6", "--save-every", "6"}));
+  const fs::path folder = place.path() / "out/checkpoints/step-00000006";
+  const std::string before = ferry::digest_of(folder / "state.json").checksum;
+  auto state = nlohmann::ordered_json::parse(read_file(folder / "state.json"));
+  CHECK(state["data"]["files"].size() == 1);
+  state["data"].erase("files");
+  std::ofstream(folder / "state.json") << state.dump(1);
+  std::string checksums = read_file(folder / "checksums.xxh128");
+  checksums.replace(checksums.find(before), before.size(), ferry::digest_of(folder / "state.json").checksum);
+  std::ofstream(folder / "checksums.xxh128") << checksums;
+  const Outcome resumed = run(place, train("out", {"--steps", "12", "--resume", "auto"}));
+  CHECK(resumed.err.empty());
+  CHECK(contains(resumed.out, "resume    after step 6"));
+  check_same_model(place, "out", "straight");
 }
 
 TEST_CASE("what changes no bit of a resumed run may differ") {

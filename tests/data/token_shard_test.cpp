@@ -109,6 +109,25 @@ TEST_CASE("a mask beside a file says which tokens are targets") {
   CHECK(shard.is_target(2));
 }
 
+TEST_CASE("a fingerprint tells other tokens and another mask, not another folder") {
+  const TemporaryFolder folder;
+  const auto fingerprint = [&](const std::string& name) { return TokenShard({folder / name}).fingerprint(); };
+  write_file(folder / "a.txt", "abc");
+  write_file(folder / "b.txt", "abc");
+  const DataFingerprint bare = fingerprint("a.txt");
+  CHECK(bare.tokens.size_bytes == 3);
+  CHECK(bare.mask.empty());
+  CHECK(fingerprint("b.txt") == bare);
+  write_file(folder / "b.txt", "abd");
+  CHECK(fingerprint("b.txt") != bare);
+  write_file(folder / "a.txt.mask", std::string("\0\1\1", 3));
+  const DataFingerprint masked = fingerprint("a.txt");
+  CHECK(masked.tokens == bare.tokens);
+  CHECK(masked != bare);
+  write_file(folder / "a.txt.mask", std::string("\1\0\1", 3));
+  CHECK(fingerprint("a.txt") != masked);
+}
+
 TEST_CASE("without a mask every token is a target") {
   const TemporaryFolder folder;
   write_file(folder / "a.txt", "abc");

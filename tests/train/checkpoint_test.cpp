@@ -171,7 +171,20 @@ TEST_CASE("the state of a checkpoint reads back equal") {
   CHECK(state.applied_steps == 5);
   CHECK(state.trainer.cursor.position == 20);
   CHECK(state.trainer.losses.points.size() == 5);
+  REQUIRE(state.run.data_files.size() == 2);
   CHECK(parse_checkpoint_state(to_json(state), "state") == state);
+  CheckpointState masked = state;
+  masked.run.data_files[1].mask = "some checksum";
+  CHECK(parse_checkpoint_state(to_json(masked), "state") == masked);
+}
+
+TEST_CASE("a state without fingerprints of the data is one that was written before there were any") {
+  Saved saved;
+  CheckpointState state = Checkpoint(saved.folder()).state();
+  auto json = nlohmann::ordered_json::parse(to_json(state));
+  CHECK(json["data"].erase("files") == 1);
+  state.run.data_files.clear();
+  CHECK(parse_checkpoint_state(json.dump(), "state") == state);
 }
 
 TEST_CASE("a flipped bit, a cut and a missing file are named, whichever file it is") {
@@ -226,6 +239,11 @@ TEST_CASE("a state of another version, of wrong types or out of range is refused
   CHECK(contains(saved.forged([](Json& s) { s["data"] = 1; }), "data: expected an object, got 1"));
   CHECK(contains(saved.forged([](Json& s) { s["files"]["model.safetensors"] = -4; }), "model.safetensors is -4"));
   CHECK(contains(saved.forged([](Json& s) { s["files"].erase("model.safetensors"); }), "does not list model.saf"));
+  CHECK(contains(saved.forged([](Json& s) { s["data"]["files"] = 1; }), "data: files is not a list"));
+  CHECK(contains(saved.forged([](Json& s) { s["data"]["files"][1] = 1; }), "files: expected an object, got 1"));
+  CHECK(contains(saved.forged([](Json& s) { s["data"]["files"][1]["bytes"] = 0; }), "files: bytes is 0"));
+  CHECK(contains(saved.forged([](Json& s) { s["data"]["files"][0].erase("sample_xxh128"); }), "no key 'sample_xxh"));
+  CHECK(contains(saved.forged([](Json& s) { s["data"]["files"][0]["mask_sample_xxh128"] = 1; }), "expected a text"));
   CHECK(contains(saved.forged([](Json& s) { s["losses"]["group"] = 0; }), "losses: group is 0"));
   CHECK(contains(saved.forged([](Json& s) { s["losses"]["in_group"] = 9; }), "losses: in_group is 9"));
   CHECK(contains(saved.forged([](Json& s) { s["losses"]["tail"] = std::vector<int>(51); }), "list of at most 50"));

@@ -75,7 +75,8 @@ ResumableRun::ResumableRun(const std::filesystem::path& folder, RunSpec spec, co
                              .ferry_version = "test",
                              .backend = "cpu",
                              .n_sequences = train_data_->sequences().n_sequences(),
-                             .n_data_tokens = train_data_->sequences().n_tokens()};
+                             .n_data_tokens = train_data_->sequences().n_tokens(),
+                             .data_files = train_data_->sequences().fingerprints()};
   writer_ = std::make_unique<CheckpointWriter>(
       CheckpointWriterOptions{
           .folder = checkpoints(folder_), .metrics = folder_ / "metrics.jsonl", .keep_last = spec_.keep_last},
