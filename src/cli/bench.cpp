@@ -8,6 +8,7 @@
 
 #include "cli/bench_targets.h"
 #include "cli/commands.h"
+#include "cli/output_files.h"
 #include "cli/run_setup.h"
 #include "core/error.h"
 
@@ -34,6 +35,7 @@ std::unique_ptr<Backend> bench_backend(const CommandLine& line) {
 }
 
 int run_bench(const CommandLine& line) {
+  check_output_files(line);
   if (line.bench_target == "ops") {
     bench_all_ops(line);
   } else if (line.bench_target == "step") {

@@ -6,13 +6,13 @@
 #include <sys/file.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/file_identity.h"
 #include "io/printable.h"
 #include "train/checkpoint_store.h"
 #include "train/companion_files.h"
@@ -22,24 +22,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 6> kOwnNames{"config.toml", "metrics.jsonl", "loss.svg",
-                                                    "trace.json",  "model",         "checkpoints"};
+/// Of what a run writes; a trace is where the user wants it.
+template <class Fits>
+bool any_own_name(const Fits& fits) {
+  return fits("trace.json") || std::ranges::any_of(kRunFolderNames, fits);
+}
 
 bool is_own_file(const std::string& name) {
-  for (const std::string_view own : kOwnNames) {
-    if (name == own || name.starts_with(fmt::format(".{}.", own))) return true;  // or its temporary
-  }
-  return false;
+  return any_own_name([&](std::string_view own) { return name == own || name.starts_with(fmt::format(".{}.", own)); });
 }
 
 bool is_temporary(const std::string& name) {
-  return std::ranges::any_of(kOwnNames,
-                             [&](std::string_view own) { return name.starts_with(fmt::format(".{}.tmp-", own)); });
-}
-
-bool same_path(const fs::path& a, const fs::path& b) {
-  std::error_code error;
-  return fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error) && !error;
+  return any_own_name([&](std::string_view own) { return name.starts_with(fmt::format(".{}.tmp-", own)); });
 }
 
 }  // namespace
@@ -55,7 +49,7 @@ RunFolder::RunFolder(fs::path folder, const fs::path& log_file, Use use) : folde
   fs::directory_iterator entries(folder_, error);
   FERRY_CHECK(!error, kIo, "output '{}' cannot be read: {}", shown, error.message());
   for (const fs::directory_entry& entry : entries) {
-    const bool expected = is_own_file(entry.path().filename().string()) || same_path(entry.path(), log_file);
+    const bool expected = is_own_file(entry.path().filename().string()) || same_file(entry.path(), log_file);
     FERRY_CHECK(expected, kIo,
                 "output '{}' holds a file that is not of a ferry run, '{}': give a new or an empty folder", shown,
                 printable_name(entry.path().filename().string()));

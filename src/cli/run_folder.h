@@ -2,12 +2,18 @@
 // The folder that a training run writes: config.toml, metrics.jsonl, loss.svg, checkpoints/ and model/.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "io/posix_file.h"
 
 namespace ferry {
+
+/// What a run writes into its folder itself: three files and two folders.
+inline constexpr std::array<std::string_view, 5> kRunFolderNames{"config.toml", "metrics.jsonl", "loss.svg", "model",
+                                                                 "checkpoints"};
 
 class RunFolder {
  public:

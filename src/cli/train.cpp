@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "cli/commands.h"
+#include "cli/output_files.h"
 #include "cli/plan_report.h"
 #include "cli/resume.h"
 #include "cli/run_folder.h"
@@ -273,6 +274,7 @@ class TrainRun {
 
 int run_train(const CommandLine& line) {
   if (line.config.quiet) log::set_level(log::Level::kWarn);
+  check_output_files(line);
   if (!line.config.log_file.empty()) log::set_file(line.config.log_file);
   return TrainRun(line).run();
 }
