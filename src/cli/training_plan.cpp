@@ -9,6 +9,7 @@
 #include "cli/plan_report.h"
 #include "cli/run_setup.h"
 #include "config/option_value.h"
+#include "config/text_file.h"
 #include "core/error.h"
 #include "core/host_limits.h"
 #include "core/human_units.h"
@@ -80,6 +81,13 @@ std::optional<std::size_t> host_limit(const RunConfig& config, const MemoryLimit
   return static_cast<std::size_t>(*parse_size(config.host_memory));
 }
 
+void check_any_trained(const RunConfig& config, const ParameterTable& parameters) {
+  FERRY_CHECK(std::ranges::any_of(parameters.parameters(), &ParameterInfo::trained), kConfig,
+              "freeze = {} matches all {} parameters, nothing is left to train: leave out a pattern, or give one that "
+              "matches fewer names, as model.layers.0.* does",
+              shown(to_toml(OptionValue(config.freeze))), parameters.parameters().size());
+}
+
 struct Place {
   const ScratchSizes& sizes;
   bool device_is_host = false;
@@ -133,6 +141,7 @@ TrainingPlan plan_training(const RunConfig& config, const ModelConfig& model, co
     measured = printable_name(fmt::format("{}: {}, {}", config.rates, file.description, file.date));
   }
   TrainingPlan plan = plan_request(config, model, request, {sizes, limits.device_is_host});
+  if (request.options.training) check_any_trained(config, plan.step->parameters);
   plan.measured = std::move(measured);
   return plan;
 }

@@ -103,7 +103,7 @@ std::vector<Option> optimizer_options() {
        kShort, kSteps},
       {"freeze", "optimizer", ListOption{&C::freeze, "name pattern"},
        "Parameters that are not trained and cost no state: Hugging Face names, * stands for any text, as in "
-       "model.layers.0.*",
+       "model.layers.0.*; something must be left to train",
        kShort, kSteps},
       {"optimizer_state", "optimizer", enum_option<&C::optimizer_state>({"f32", "mixed", "bf16"}),
        "f32 keeps exact f32 weights and moments (12 bytes per parameter), mixed exact weights and bf16 moments (8), "

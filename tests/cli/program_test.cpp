@@ -140,6 +140,9 @@ TEST_CASE("clipping and frozen parameters are options of train") {
   CHECK(outcome.exit_code == 0);
   check_refused(place, {"train", "tiny.toml", "--output", "frozen", "--freeze", "model.layer.0.*"}, 2,
                 "freeze: no parameter matches 'model.layer.0.*'");
+  check_refused(place, {"train", "tiny.toml", "--output", "frozen", "--freeze", "model.norm.*", "--freeze", "*weight"},
+                2, R"(freeze = ["model.norm.*", "*weight"] matches all 20 parameters, nothing is left to train)");
+  CHECK_FALSE(place.has("frozen"));
 }
 
 TEST_CASE("the saved config and weights start another run") {

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
+using Patterns = std::vector<std::string>;
+
 struct Fixture {
   std::unique_ptr<Backend> backend = create_backend("cpu", {.threads = 1});
   RunConfig config;
@@ -80,6 +82,20 @@ TEST_CASE("a plan is made by the rates of a file, and says whose they are") {
   CHECK(has(f.refusal(), "absent.json"));
   // A forward pass has nothing to choose by them.
   CHECK_NOTHROW(plan_training(f.config, model_of(f.config), *f.backend, f.limits, Passes::kForward));
+}
+
+TEST_CASE("patterns that freeze everything are refused where something is trained") {
+  Fixture f;
+  for (const Patterns& patterns : {Patterns{"*"}, Patterns{"model.layers.*", "*norm*", "*embed*"}}) {
+    f.config.freeze = patterns;
+    const std::string message = f.refusal();
+    INFO(message);
+    CHECK(has(message, "config: freeze = [\"" + patterns.front() + "\""));
+    CHECK(has(message, "parameters, nothing is left to train: leave out a pattern"));
+    CHECK_NOTHROW(plan_training(f.config, model_of(f.config), *f.backend, f.limits, Passes::kForward));
+  }
+  f.config.freeze = {"model.layers.*", "*embed*"};
+  CHECK(f.refusal().empty());
 }
 
 TEST_CASE("a forward pass is planned without gradients and optimizer state") {
