@@ -61,6 +61,11 @@ TokenSource encoded(const TokenSource& source, const TokenText* text, std::int64
   FERRY_CHECK(text != nullptr, kConfig,
               "'{}' is text, and the model has no tokenizer.json and no byte vocabulary: give a token file", shown);
   FERRY_CHECK(text->why_not_encode().empty(), kConfig, "'{}' is text: {}", shown, text->why_not_encode());
+  FERRY_CHECK(
+      !TokenShard({source.path, TokenFormat::kBytes}).has_mask(), kConfig,
+      "'{}' is text that the tokenizer encodes, and its mask '{}.mask' is one of bytes: remove the mask, or give "
+      "a token file with a mask of its tokens",
+      shown, shown);
   const MappedFile file(source.path);
   const auto bytes = file.bytes();
   const std::vector<std::int32_t> ids = text->encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -116,7 +121,9 @@ class EvalRun {
           encoded(sources[i], text_ ? &*text_ : nullptr, model_.vocab_size, scratch.path() / fmt::format("{}.bin", i));
     }
     config_.seq_len = sequence_length(line_, model_, sources);
-    return SequenceSet(sources, config_.seq_len, model_.vocab_size);
+    SequenceSet data(sources, config_.seq_len, model_.vocab_size);
+    data.check_any_target("val_data");
+    return data;
   }
 
   void print(const SequenceSet& data, const Engine& engine, const Backend& backend, const Evaluation& result) const {

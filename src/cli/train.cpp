@@ -58,6 +58,7 @@ class TrainRun {
                      .order = order_of(config_),
                      .seed = static_cast<std::uint64_t>(config_.data_seed)}),
         options_(trainer_options(config_, model_, train_data_.sequences().n_sequences())) {
+    train_data_.sequences().check_any_target("train_data");
     if (checkpoint_) adopt_checkpoint(*checkpoint_, resumed_run(), config_);
     if (config_.val_data.empty()) return;
     val_data_.emplace(SequenceSet(token_sources(line, config_.val_data), config_.seq_len, model_.vocab_size),
@@ -273,8 +274,8 @@ class TrainRun {
 }  // namespace
 
 int run_train(const CommandLine& line) {
-  if (line.config.quiet) log::set_level(log::Level::kWarn);
   check_output_files(line);
+  if (line.config.quiet) log::set_level(log::Level::kWarn);
   if (!line.config.log_file.empty()) log::set_file(line.config.log_file);
   return TrainRun(line).run();
 }

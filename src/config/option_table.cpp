@@ -63,9 +63,12 @@ std::vector<Option> model_options() {
 
 std::vector<Option> data_options() {
   return {
-      {"train_data", "data", ListOption{&C::train_data, "path"}, "Training files, read one after another", kShort,
-       kTrain},
-      {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files", kShort, kTrain | kEval},
+      {"train_data", "data", ListOption{&C::train_data, "path"},
+       "Training files, read one after another; a FILE.mask beside one has a byte for each token, 0 where it is no "
+       "target",
+       kShort, kTrain},
+      {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files, with masks as train_data", kShort,
+       kTrain | kEval},
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
        "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain | kEval},
       {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kPasses},

@@ -2,11 +2,31 @@
 // Sequence numbering and checks of token values.
 #include "data/sequence_set.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <string>
 
 #include "core/error.h"
+#include "io/printable.h"
 
 namespace ferry {
+namespace {
+
+/// "'a.mask', 'b.mask' and 7 more"
+std::string list_masks(const std::vector<TokenShard>& shards) {
+  constexpr std::size_t kMostNames = 3;
+  std::vector<std::string> names;
+  for (const TokenShard& shard : shards) {
+    if (shard.has_mask()) names.push_back(fmt::format("'{}.mask'", printable_name(shard.path().string())));
+  }
+  const std::size_t n_shown = std::min(names.size(), kMostNames);
+  const std::string rest = names.size() > n_shown ? fmt::format(" and {} more", names.size() - n_shown) : "";
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_shown), ", "),
+                     rest);
+}
+
+}  // namespace
 
 SequenceSet::SequenceSet(const std::vector<TokenSource>& sources, std::int64_t seq_len, std::int64_t vocab_size)
     : seq_len_(seq_len), vocab_size_(vocab_size) {
@@ -33,6 +53,22 @@ std::vector<DataFingerprint> SequenceSet::fingerprints() const {
   std::vector<DataFingerprint> fingerprints;
   for (const TokenShard& shard : shards_) fingerprints.push_back(shard.fingerprint());
   return fingerprints;
+}
+
+bool SequenceSet::has_target(const TokenShard& shard) const {
+  for (std::int64_t first = 0; first < shard.size() - seq_len_; first += seq_len_ + 1) {
+    if (shard.any_target(first + 1, seq_len_)) return true;
+  }
+  return false;
+}
+
+void SequenceSet::check_any_target(std::string_view option) const {
+  const bool found = std::ranges::any_of(shards_, [this](const TokenShard& shard) { return has_target(shard); });
+  FERRY_CHECK(
+      found, kConfig,
+      "{} holds no valid target: every token that its {} sequences predict is masked (0) in {}: expected another "
+      "byte for those that count; change the mask, or remove it to count all",
+      option, n_sequences_, list_masks(shards_));
 }
 
 std::int64_t SequenceSet::read(std::int64_t index, std::span<std::int32_t> inputs,

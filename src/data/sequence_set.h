@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/tokens.h"
@@ -26,12 +27,18 @@ class SequenceSet {
   /// Of each source.
   std::vector<DataFingerprint> fingerprints() const;
 
+  /// Throws Error{kConfig} naming `option`, whose files these are, and the masks when no target of any sequence counts.
+  /// Reads the masks up to the first one that does.
+  void check_any_target(std::string_view option) const;
+
   /// Sequence `index`: inputs are its first seq_len tokens, targets its last, kIgnoreIndex where masked; both have
   /// seq_len elements. Returns the number of targets that count.
   /// Throws Error{kIo} with shard and position for a token outside of the vocabulary.
   std::int64_t read(std::int64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
  private:
+  bool has_target(const TokenShard& shard) const;
+
   std::vector<TokenShard> shards_;
   std::vector<std::int64_t> first_sequence_;  // per shard: index of its first sequence
   std::int64_t seq_len_;

@@ -143,6 +143,13 @@ DataFingerprint TokenShard::fingerprint() const {
   return {sampled_digest(tokens_file_.bytes()), mask_file_ ? sampled_digest(mask_file_->bytes()).checksum : ""};
 }
 
+bool TokenShard::any_target(std::int64_t first, std::int64_t n) const {
+  FERRY_ASSERT(first >= 0 && n >= 1 && first <= n_tokens_ - n);
+  if (!mask_file_) return true;
+  const auto mask = mask_file_->bytes().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+  return std::ranges::any_of(mask, [](std::byte value) { return value != std::byte{0}; });
+}
+
 void write_token_shard(const std::filesystem::path& path, TokenWidth width, std::int64_t vocab_size,
                        std::span<const std::uint32_t> tokens) {
   const auto token_bytes = static_cast<std::uint32_t>(width);

@@ -57,6 +57,8 @@ class TokenShard {
   bool is_target(std::int64_t index) const;
   /// Reads at most 1 MiB of each file.
   DataFingerprint fingerprint() const;
+  /// Whether any of the tokens [first, first + n) may be, n >= 1. Reads up to the first one.
+  bool any_target(std::int64_t first, std::int64_t n) const;
 
  private:
   void read_header();

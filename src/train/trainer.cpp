@@ -22,18 +22,14 @@ void check_finite(const char* what, double loss, std::int64_t step, double lr) {
       what, step, loss, lr);
 }
 
-void check_any_target(std::int64_t n_tokens) {
-  FERRY_CHECK(n_tokens > 0, kConfig, "val_data holds no valid target: its mask leaves nothing to evaluate");
-}
-
 }  // namespace
 
 void check_evaluation_data(EvaluationBatches& data, std::int64_t eval_tokens) {
+  data.sequences().check_any_target("val_data");
   data.rewind();
   Batch batch;
   std::int64_t n_tokens = 0;
   while ((eval_tokens == 0 || n_tokens < eval_tokens) && data.next(batch)) n_tokens += batch.n_valid_targets;
-  check_any_target(n_tokens);
 }
 
 Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
@@ -214,7 +210,7 @@ void Trainer::report(const LaunchedStep& launched) {
   const StepStats stats = parts_.engine.stats(launched.number);
   if (stats.applied) {
     check_finite("loss", loss, n_read_, launched.lr);
-    history_.add(n_read_, loss);
+    add_loss(loss, launched.n_tokens);
   } else {
     ++n_skipped_;
     log::warn("step {} is skipped, a gradient of it is not finite: its loss is {:g}", n_read_, loss);
@@ -223,6 +219,16 @@ void Trainer::report(const LaunchedStep& launched) {
   throughput_.count_step(launched.n_tokens);
   parts_.progress.update(progress_state(loss, launched.lr, stats));
   if (n_read_ == 1 || n_read_ % options_.log_every == 0 || n_read_ == steps_) log_step(launched, loss, stats);
+}
+
+/// Without a target the loss is 0, and no measure of anything.
+void Trainer::add_loss(double loss, std::int64_t n_tokens) {
+  if (n_tokens > 0) return history_.add(n_read_, loss);
+  if (std::exchange(told_of_no_target_, true)) return;
+  log::warn(
+      "step {} has no valid target, all of its tokens are masked: it teaches nothing, and the loss 0 of such steps "
+      "is left out of means and curve; more sequences in a step or order = shuffled may avoid them",
+      n_read_);
 }
 
 void Trainer::log_step(const LaunchedStep& launched, double loss, const StepStats& stats) {
@@ -271,7 +277,7 @@ void Trainer::evaluate(const StopFn& stop) {
   interrupted_ = !add_losses(stop, loss_sum, n_tokens);
   throughput_.resume();
   if (interrupted_) return;
-  check_any_target(n_tokens);
+  FERRY_CHECK(n_tokens > 0, kConfig, "val_data holds no valid target any more: its mask was changed");
   const double val_loss = loss_sum / static_cast<double>(n_tokens);
   check_finite("validation loss", val_loss, n_launched_, learning_rate(options_.schedule, n_launched_ - 1));
   last_eval_ = EvalMetrics{.step = n_launched_,

@@ -52,7 +52,7 @@ struct TrainResult {
   std::int64_t steps = 0;    // taken, those before a resume included
   std::int64_t tokens = 0;   // valid targets trained
   std::int64_t skipped_steps = 0;  // of the steps: not finite
-  double loss = 0;  // mean of the last LossHistory::kTail steps, or of all when fewer; NaN without a step
+  double loss = 0;  // mean of the last LossHistory::kTail steps with a valid target, or of all when fewer; NaN if none
   std::optional<EvalMetrics> last_eval;
   std::optional<double> tokens_per_s;  // without the first step and evaluations
   std::optional<double> step_ms;       // the same: mean time of a step
@@ -102,6 +102,7 @@ class Trainer {
   /// Reads losses until at most `n_unread` launched steps are left unread.
   void read_losses(std::size_t n_unread);
   void report(const LaunchedStep& launched);
+  void add_loss(double loss, std::int64_t n_tokens);
   void log_step(const LaunchedStep& launched, double loss, const StepStats& stats);
   void evaluate(const StopFn& stop);
   bool evaluated() const { return last_eval_ && last_eval_->step == n_launched_; }
@@ -139,6 +140,7 @@ class Trainer {
   std::int64_t n_read_ = 0;
   std::int64_t n_saved_ = 0;  // steps that a checkpoint holds
   bool saving_failed_ = false;
+  bool told_of_no_target_ = false;
   Throughput throughput_;
   double elapsed_before_s_ = 0;  // of the run, before this process
   Stopwatch elapsed_;

@@ -101,6 +101,8 @@ TEST_CASE("eval refuses what it cannot read as the model's tokens") {
     std::filesystem::copy_file(kStories + "/" + name, place.path() / "bare" / name);
   }
   check_refused(place, {"eval", "bare", "--val-data", "a.txt"}, 2, "'a.txt' is text, and the model has no tokenizer");
+  place.write("a.txt.mask", std::string(std::string(kText).size(), '\1'));
+  check_refused(place, {"eval", kStories, "--val-data", "a.txt"}, 2, "its mask 'a.txt.mask' is one of bytes");
 }
 
 TEST_CASE("export writes a model that eval reads, and says what it wrote") {

@@ -267,6 +267,29 @@ TEST_CASE("missing data say where they were looked for") {
   CHECK_FALSE(place.has("out"));
 }
 
+TEST_CASE("data whose masks leave nothing to train on or to evaluate are refused") {
+  const Workplace place;
+  const auto mask = [&](const std::string& file, char value) {
+    place.write(file + ".mask", std::string(std::filesystem::file_size(place.path() / file), value));
+  };
+  mask("val.txt", '\0');
+  check_refused(
+      place, {"train", "tiny.toml"}, 2,
+      "val_data holds no valid target: every token that its 29 sequences predict is masked (0) in 'val.txt.mask'");
+  mask("train.txt", '\0');
+  check_refused(
+      place, {"train", "tiny.toml"}, 2,
+      "train_data holds no valid target: every token that its 282 sequences predict is masked (0) in 'train.txt.mask'");
+  CHECK_FALSE(place.has("out"));
+  place.write("more.txt", std::string(500, 'a'));  // one file with targets is enough
+  const Outcome other =
+      run_ferry(place, {"train", "tiny.toml", "--steps", "1", "--sample-tokens", "0", "--train-data", "train.txt",
+                        "--train-data", "more.txt", "--val-data", "val.txt", "--val-data", "more.txt"});
+  INFO(other.err);
+  CHECK(other.exit_code == 0);
+  check_refused(place, {"eval", "out", "--val-data", "val.txt"}, 2, "val_data holds no valid target: every token");
+}
+
 TEST_CASE("what cannot be trained or generated is refused before anything is written") {
   const Workplace place;
   check_refused(place, {"train", "tiny.toml", "--seq-len", "64"}, 2, "its max_position_embeddings is 32");

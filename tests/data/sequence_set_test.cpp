@@ -78,6 +78,32 @@ TEST_CASE("masked tokens are inputs but no targets") {
   CHECK(read(set, 1).targets == Row{5, 6, 7});
 }
 
+TEST_CASE("data whose masks leave no target are refused with the names of the masks") {
+  const TemporaryFolder folder;
+  const auto sources = counting_shards(folder, {9, 8, 2});
+  const auto check = [&] { SequenceSet(sources, 3, 1000).check_any_target("train_data"); };
+  CHECK(thrown(check).empty());
+  // Only first tokens of sequences and a tail count: none of them is ever predicted.
+  write_file(folder / "0.mask", std::string("\1\0\0\0\1\0\0\0\1", 9));
+  CHECK(thrown(check).empty());
+  write_file(folder / "1.mask", std::string(8, '\0'));
+  check_error(ErrorKind::kConfig,
+              {"train_data holds no valid target: every token that its 4 sequences predict is masked (0) in '",
+               "/0.mask', '", "/1.mask': expected"},
+              check);
+  write_file(folder / "1.mask", std::string("\0\0\0\0\0\0\0\1", 8));
+  CHECK(thrown(check).empty());
+}
+
+TEST_CASE("of many masks the first are named, and the rest counted") {
+  const TemporaryFolder folder;
+  const auto sources = counting_shards(folder, {4, 4, 4, 4, 4});
+  for (const char* mask : {"0.mask", "1.mask", "2.mask", "3.mask", "4.mask"})
+    write_file(folder / mask, std::string(4, '\0'));
+  check_error(ErrorKind::kConfig, {"val_data holds", "/0.mask', '", "/2.mask' and 2 more: "},
+              [&] { SequenceSet(sources, 3, 1000).check_any_target("val_data"); });
+}
+
 TEST_CASE("sequences beyond 2^31 tokens are read, over several shards") {
   const TemporaryFolder folder;
   std::vector<TokenSource> sources;

@@ -298,6 +298,25 @@ TEST_CASE("validation data are checked before training") {
   CHECK(contains(thrown([&] { check_evaluation_data(masked, 0); }), "config: val_data holds no valid target"));
 }
 
+TEST_CASE("a step without a valid target has no loss in means and curve") {
+  Recorded run;
+  const std::string text = simple_text(200);
+  const auto path = run.folder.write("part.txt", text);
+  std::string mask(text.size(), '\1');
+  const std::size_t n_masked = TinyRun::kBatchSize * (TinyRun::kSeqLen + 1);
+  mask.replace(n_masked, n_masked, n_masked, '\0');  // the second step's
+  run.folder.write("part.txt.mask", mask);
+  run.train = BatchLoader(SequenceSet({{path, TokenFormat::kBytes}}, TinyRun::kSeqLen, 256),
+                          {.batch_size = TinyRun::kBatchSize});
+  TrainerParts parts = run.parts();
+  parts.val_data = nullptr;
+  const TrainResult result = Trainer(parts, options(3)).run(kNeverStop);
+  CHECK(result.tokens == 2 * TinyRun::kBatchSize * TinyRun::kSeqLen);
+  REQUIRE(result.train_curve.size() == 2);
+  CHECK(result.train_curve[1].step == 3);
+  CHECK(result.loss == (result.train_curve[0].loss + result.train_curve[1].loss) / 2);
+}
+
 TEST_CASE("a stop during an evaluation leaves it without a result") {
   Recorded run;
   int asked = 0;  // 2 times before a step, then in the evaluation
