@@ -72,7 +72,7 @@ def ferry_flags(page):
 def check_flags(tree, path, text):
     faults = []
     cli_flags = ferry_flags(tree.root / "docs" / "cli.md")
-    all_flags = cli_flags.union(*map(flags_in, tree.files("scripts", suffixes={".sh"})))
+    all_flags = cli_flags.union(*map(flags_in, tree.files("scripts", suffixes={".sh", ".py"})))
     for number, code, _ in code_pieces(text):
         flags = FLAG.findall(code)
         script = SCRIPT.search(code)
@@ -90,7 +90,7 @@ def check_flags(tree, path, text):
 
 def check(tree):
     faults = []
-    pages = [path for path in tree.root.glob("*.md")] + tree.files("docs", suffixes={".md"})
+    pages = [path for path in tree.root.glob("*.md")] + tree.files("docs", "data", suffixes={".md"})
     for path in sorted(pages):
         text = path.read_text(encoding="utf-8")
         faults += check_links(tree, path, text) + check_paths(tree, path, text)

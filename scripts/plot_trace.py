@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the lanes of a trace file (ferry train --trace FILE) as SVG, for docs and for a quick look.
+"""Draws a step of a trace file (ferry train --trace FILE), lane by lane, as SVG, for docs and for a quick look.
 
 A colour stands for what a span does (the name up to its target), a number or letter in it for the target:
 "forward layer 3" is 3 in the colour of "forward". Needs nothing but Python.
@@ -33,9 +33,10 @@ CHARACTER = 6.2  # width of one at font size 10
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", help="file that ferry train --trace wrote")
+    parser.add_argument("trace", help="file that ferry train or ferry bench step wrote (--trace)")
     parser.add_argument("svg", help="file to write")
-    parser.add_argument("--step", type=int, help="draw the time of this step, what belongs to others paler")
+    parser.add_argument("--step", type=int, help="draw the time of this step, what belongs to others paler (default: a "
+                                                 "step from the middle)")
     parser.add_argument("--width", type=int, default=1160, help="of the picture, in pixels")
     return parser.parse_args()
 
@@ -50,11 +51,21 @@ def read_spans(path):
     ]
 
 
+def choose_step(spans, wanted):
+    """The wanted step, or where that is None one from the middle: at the ends, spans of a step may be missing."""
+    steps = sorted({s[2] for s in spans if s[0] != "launcher"})
+    if not steps:
+        sys.exit("plot_trace.py: no step in the trace")
+    if wanted is None:
+        return steps[len(steps) // 2]
+    if wanted not in steps:
+        sys.exit(f"plot_trace.py: no step {wanted} in the trace, which holds {', '.join(map(str, steps))}")
+    return wanted
+
+
 def window_of(spans, step):
     """Begin and end of what is drawn. The launcher is ahead of the device: it does not count."""
-    chosen = [s for s in spans if step is None or (s[2] == step and s[0] != "launcher")]
-    if not chosen:
-        sys.exit(f"plot_trace.py: no step {step} in the trace")
+    chosen = [s for s in spans if s[2] == step and s[0] != "launcher"]
     begin = min(s[3] for s in chosen)
     return begin, max(s[4] for s in chosen)
 
@@ -146,7 +157,7 @@ def svg_of(spans, step, width):
                 continue
             kinds.add(kind_of(span[1])[0])
             parts += draw_span(span, LEFT + (first - begin) * scale, (last - first) * scale, y,
-                               step not in (None, span[2]))
+                               span[2] != step)
     parts += legend(kinds, bottom + 14)
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -155,8 +166,9 @@ def svg_of(spans, step, width):
 def main():
     args = parse_args()
     spans = read_spans(args.trace)
+    svg = svg_of(spans, choose_step(spans, args.step), args.width)
     with open(args.svg, "w", encoding="utf-8") as file:
-        file.write(svg_of(spans, args.step, args.width))
+        file.write(svg)
 
 
 if __name__ == "__main__":

@@ -154,12 +154,14 @@ class Docs(CheckCase):
         self.write("docs/cli.md", "`--quiet`, `./name`\n\n| `save_every` | 0 |\n")
         self.write("src/core/error.h")
         self.write("README.md", "[cli](docs/cli.md#x), `core/error.h`, `src/core/`\n")
-        self.write("docs/page.md", "`build/cpu/ferry train --save-every 3 --quiet`, `--save-every`\n")
+        self.write("scripts/draw.py", "--width\n")
+        self.write("docs/page.md", "`build/cpu/ferry train --save-every 3 --quiet`, `--save-every`, `--width`\n")
         self.accepts("check_docs.py")
 
     def test_dead_link_is_refused(self):
         self.write("README.md", "[gone](docs/gone.md)\n")
-        self.refuses("check_docs.py", "README.md:1: link to 'docs/gone.md'")
+        self.write("data/README.md", "[gone](gone.md)\n")
+        self.refuses("check_docs.py", "README.md:1: link to 'docs/gone.md'", "data/README.md:1: link to 'gone.md'")
 
     def test_missing_file_is_refused(self):
         self.write("src/core/error.h")

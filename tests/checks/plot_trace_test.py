@@ -46,9 +46,21 @@ class PlotTrace(unittest.TestCase):
         self.assertEqual(self.draw(spans, "--step", "2").returncode, 0)
         self.assertEqual(self.titles(), ["step 2: weights layer 0, 0.010 ms", "step 1: AdamW layer 0, 0.020 ms"])
 
+    def test_without_a_step_one_from_the_middle_is_drawn(self):
+        spans = [("compute", "loss", step, 20 * step, 10) for step in (25, 26, 27)]
+        spans.append(("launcher", "launch step 28", 28, 480, 10))
+        self.assertEqual(self.draw(spans).returncode, 0)
+        self.assertEqual(self.titles(), ["step 26: loss, 0.010 ms"])
+
+    def test_a_trace_without_steps_is_refused(self):
+        result = self.draw([])
+        self.assertEqual((result.returncode, result.stderr), (1, "plot_trace.py: no step in the trace\n"))
+
     def test_a_step_that_is_not_there_is_refused(self):
-        result = self.draw([("compute", "loss", 1, 0, 10)], "--step", "7")
-        self.assertEqual((result.returncode, result.stderr), (1, "plot_trace.py: no step 7 in the trace\n"))
+        spans = [("compute", "loss", 4, 20, 10), ("compute", "loss", 3, 0, 10), ("launcher", "wait", 5, 10, 10)]
+        result = self.draw(spans, "--step", "5")
+        message = "plot_trace.py: no step 5 in the trace, which holds 3, 4\n"
+        self.assertEqual((result.returncode, result.stderr), (1, message))
 
 
 if __name__ == "__main__":
