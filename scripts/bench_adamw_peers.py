@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-from bench_report import (ROOT, aligned, check_host_memory, check_program, fail, read_adamw_bench, run_ferry,
-                          split_flags, useful_threads)
+from bench_report import (ROOT, aligned, check_host_memory, check_packages, check_program, fail, read_adamw_bench,
+                          run_ferry, split_flags, useful_threads)
 
 # name: (package, type of weights and gradients, type of moments)
 PEERS = {
@@ -127,8 +127,7 @@ def main():
         print(json.dumps({"seconds": measure(args.only, args.params, args.threads)}))
         return
     check_program(args.ferry)
-    if not importlib.util.find_spec("torch"):
-        fail("this Python has no torch: install it, or run the script with one that has it")
+    check_packages("torch")
     rows, failures = {}, []
     wanted = {"ferry bench adamw": lambda: run_ferry_bench(args)}
     for peer, (package, _, _) in PEERS.items():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scripts that measure ferry beside another program share: its output as numbers, tables, limits."""
+import importlib.util
 import os
 import pathlib
 import re
@@ -34,6 +35,12 @@ def check_program(path):
     if not os.access(path, os.X_OK) or not path.is_file():
         fail(f"{path} is not a program: build it with cmake --preset cuda && cmake --build --preset cuda, or name "
              "another with --ferry")
+
+
+def check_packages(*names):
+    missing = [name for name in names if not importlib.util.find_spec(name)]
+    if missing:
+        fail(f"this Python lacks {', '.join(missing)}: install what is missing, or run the script with one that has it")
 
 
 def run_ferry(command):

@@ -17,8 +17,7 @@ import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
 
-import torch
-import transformers
+from bench_report import check_packages
 
 SEQ_LEN = 96
 TOLERANCE = 2e-5  # nats per token, of f32 sums in another order
@@ -26,6 +25,9 @@ TOLERANCE = 2e-5  # nats per token, of f32 sums in another order
 
 def random_models(folder):
     """Yields folders as transformers saves them."""
+    import torch
+    import transformers
+
     common = dict(vocab_size=307, hidden_size=48, intermediate_size=104, num_hidden_layers=3, num_attention_heads=4,
                   num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2, eos_token_id=[5, 6],
                   bos_token_id=None, pad_token_id=None)
@@ -62,6 +64,9 @@ def ferry_loss(ferry, model, tokens):
 
 
 def transformers_loss(model, ids):
+    import torch
+    import transformers
+
     loaded, info = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32,
                                                                      output_loading_info=True)
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
@@ -74,6 +79,8 @@ def transformers_loss(model, ids):
 
 
 def check(ferry, source, work):
+    import torch
+
     config = json.loads((source / "config.json").read_text())
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, config["vocab_size"], (2 * (SEQ_LEN + 1),), generator=generator).tolist()
@@ -101,6 +108,9 @@ def main():
     parser.add_argument("ferry", help="the program, such as build/cpu/ferry")
     parser.add_argument("model", nargs="?", type=pathlib.Path, help="a Hugging Face folder")
     args = parser.parse_args()
+    check_packages("torch", "transformers")
+    import transformers
+
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:

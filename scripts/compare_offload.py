@@ -21,8 +21,8 @@ import statistics
 import sys
 import traceback
 
-from bench_report import (ROOT, aligned, check_host_memory, check_program, fail, read_step_bench, run_ferry,
-                          split_flags, useful_threads)
+from bench_report import (ROOT, aligned, check_host_memory, check_packages, check_program, fail, read_step_bench,
+                          run_ferry, split_flags, useful_threads)
 
 # Shapes by what they change of configs/llama3.2-1b.json, and ferry's config.
 MODELS = {
@@ -189,11 +189,10 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        fail(f"{error}: install torch and transformers, or name a Python that has them")
+    check_packages("torch", "transformers")
+    import torch
+    import transformers
+
     transformers.logging.set_verbosity_error()  # of special tokens and lengths, which do not matter here
     if args.compile is None:
         args.compile = torch.cuda.is_available()

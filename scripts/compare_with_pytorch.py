@@ -21,7 +21,7 @@ import time
 import tomllib
 import traceback
 
-from bench_report import ROOT, aligned, fail
+from bench_report import ROOT, aligned, check_packages, fail
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
 
@@ -427,6 +427,7 @@ def report(args, experiment, runs):
 
 def main():
     args = parse_arguments()
+    check_packages("torch", "transformers", "safetensors", "numpy")
     import torch
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -150,6 +150,16 @@ class Flags(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         return done.stderr
 
+    def test_a_python_without_the_packages_is_refused_in_one_line(self):
+        program = ["--ferry", sys.executable]
+        scripts = {"compare_offload.py": program, "compare_with_pytorch.py": program, "check_export.py": ["ferry"],
+                   "bench_adamw_peers.py": [*program, "--params", str(2**23)]}
+        for script, flags in scripts.items():
+            bare = [sys.executable, "-E", "-S"]  # the standard library alone
+            done = subprocess.run([*bare, SCRIPTS / script, *flags], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1, script)
+            self.assertRegex(done.stderr, r"\Aerror: this Python lacks torch\b.*: install what is missing, .*\n\Z")
+
     def test_what_cannot_run_is_refused(self):
         missing = self.refused("compare_offload.py", "--ferry", "no_such_program")
         self.assertIn("no_such_program is not a program: build it with", missing)
