@@ -32,7 +32,7 @@ ferry=build/$preset/ferry
 require_packages "$may_install" "${build_packages[@]}"
 require_cmake
 
-say "Building (build/$preset)"
+say "Building (build/$preset); the first time this takes some minutes"
 if [[ $preset == cuda ]]; then
   architectures=$(gpu_architectures)
   note "CUDA backend for compute capability $architectures (FERRY_CUDA=OFF builds without it)"
