@@ -123,11 +123,11 @@ void read_bench_target(const RawLine& raw, CommandLine& line) {
               did_you_mean(line.bench_target, kBenchTargets), known);
 }
 
-// Without a file. `bench --model` and `plan --model` stand for the defaults of all other keys.
+// Without a file. A model on the line stands for the defaults of all other keys: the built-in ones suit another model.
 bool runs_built_in(const CommandInfo& command, const RawLine& raw) {
-  const bool model_given = raw.texts.contains(find_option("model")) || raw.texts.contains(find_option("init_from"));
-  const bool model_alone = command.command == Command::kBench || command.command == Command::kPlan;
-  return command.command == Command::kTrain || (model_alone && !model_given);
+  const bool takes_it =
+      command.command == Command::kTrain || command.command == Command::kBench || command.command == Command::kPlan;
+  return takes_it && !raw.texts.contains(find_option("model")) && !raw.texts.contains(find_option("init_from"));
 }
 
 void read_config(const CommandInfo& command, const RawLine& raw, CommandLine& line) {
