@@ -50,11 +50,6 @@ class ScratchFolder {
   fs::path path_;
 };
 
-bool is_text_source(const TokenSource& source) {
-  return source.format == TokenFormat::kBytes ||
-         (source.format == TokenFormat::kAuto && source.path.extension() == ".txt");
-}
-
 /// A token file with what the tokenizer makes of a text.
 TokenSource encoded(const TokenSource& source, const TokenText* text, std::int64_t vocab_size, const fs::path& to) {
   const std::string shown = printable_name(source.path.string());
@@ -116,7 +111,7 @@ class EvalRun {
     const ScratchFolder scratch;
     std::vector<TokenSource> sources = token_sources(line_, config_.val_data);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      if (!is_text_source(sources[i]) || model_.vocab_size == kByteVocabularySize) continue;
+      if (format_of(sources[i]) != TokenFormat::kBytes || model_.vocab_size == kByteVocabularySize) continue;
       sources[i] =
           encoded(sources[i], text_ ? &*text_ : nullptr, model_.vocab_size, scratch.path() / fmt::format("{}.bin", i));
     }

@@ -70,7 +70,10 @@ std::vector<Option> data_options() {
       {"val_data", "data", ListOption{&C::val_data, "path"}, "Validation files, with masks as train_data", kShort,
        kTrain | kEval},
       {"data_format", "data", enum_option<&C::data_format>({"auto", "shard", "u16", "u32", "bytes"}),
-       "Format of all data files; auto reads .txt files as bytes and others as token shards", kShort, kTrain | kEval},
+       "Format of all data files; auto reads .txt files as bytes (eval: with the model's tokenizer where it has one) "
+       "and "
+       "others as token shards",
+       kShort, kTrain | kEval},
       {"seq_len", "data", IntOption{&C::seq_len, 1, kMaxRows}, "Tokens of a sequence", kShort, kPasses},
       {"batch_size", "data", IntOption{&C::batch_size, 1, kMaxRows}, "Sequences that go through a layer together",
        kShort, kPasses},

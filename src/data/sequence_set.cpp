@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "data/byte_vocabulary.h"
 #include "io/printable.h"
 
 namespace ferry {
@@ -39,6 +40,12 @@ SequenceSet::SequenceSet(const std::vector<TokenSource>& sources, std::int64_t s
     const TokenShard& shard = shards_.emplace_back(source);
     FERRY_CHECK(shard.vocab_size() <= vocab_size, kIo, "{} has a vocabulary of {}, the model one of {}",
                 shard.path().string(), shard.vocab_size(), vocab_size);
+    const bool guessed = source.format == TokenFormat::kAuto && format_of(source) == TokenFormat::kBytes;
+    FERRY_CHECK(
+        !guessed || vocab_size == kByteVocabularySize, kIo,
+        "{} would be read as bytes, of which there are {}, and the model has a vocabulary of {}: give ids of "
+        "the model's tokenizer (a token shard, or data_format u16 or u32), or data_format = bytes to take bytes",
+        shard.path().string(), kByteVocabularySize, vocab_size);
     first_sequence_.push_back(n_sequences_);
     n_sequences_ += shard.size() / (seq_len + 1);
     n_tokens_ += shard.size();

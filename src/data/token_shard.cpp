@@ -54,16 +54,16 @@ void write_tokens(AtomicFile& file, std::span<const std::uint32_t> tokens) {
   }
 }
 
-TokenFormat resolve(const TokenSource& source) {
+}  // namespace
+
+TokenFormat format_of(const TokenSource& source) {
   if (source.format != TokenFormat::kAuto) return source.format;
   return source.path.extension() == ".txt" ? TokenFormat::kBytes : TokenFormat::kShard;
 }
 
-}  // namespace
-
 TokenShard::TokenShard(const TokenSource& source) : tokens_file_(source.path) {
   FERRY_CHECK(!tokens_file_.bytes().empty(), kIo, "{} is empty", path().string());
-  switch (resolve(source)) {
+  switch (format_of(source)) {
     case TokenFormat::kAuto: break;  // resolved
     case TokenFormat::kShard: read_header(); break;
     case TokenFormat::kRawU16: set_raw(2, "u16"); break;
@@ -80,9 +80,8 @@ void TokenShard::read_header() {
   const std::string file = path().string();
   const auto bytes = tokens_file_.bytes();
   Header header;
-  const bool has_magic = bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
   FERRY_CHECK(
-      has_magic, kIo,
+      has_magic(), kIo,
       "{} is no token shard: it does not begin with FERRYTOK; other files need their data_format (u16, u32 or bytes)",
       file);
   FERRY_CHECK(bytes.size() >= sizeof(header), kIo, "{}: truncated: {} bytes, the header alone takes {}", file,
@@ -105,7 +104,14 @@ void TokenShard::read_header() {
   data_offset_bytes_ = sizeof(header);
 }
 
+bool TokenShard::has_magic() const {
+  const auto bytes = tokens_file_.bytes();
+  return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
 void TokenShard::set_raw(int token_bytes, std::string_view format_name) {
+  FERRY_CHECK(!has_magic(), kIo, "{} is a token shard: it begins with FERRYTOK; its data_format is shard, not {}",
+              path().string(), format_name);
   const auto size_bytes = static_cast<std::int64_t>(tokens_file_.bytes().size());
   FERRY_CHECK(size_bytes % token_bytes == 0, kIo, "{}: {} bytes, no multiple of {}, so it does not hold raw {} tokens",
               path().string(), size_bytes, token_bytes, format_name);

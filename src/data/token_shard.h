@@ -30,6 +30,9 @@ struct TokenSource {
   TokenFormat format = TokenFormat::kAuto;
 };
 
+/// The format itself, where it is kAuto that of the name.
+TokenFormat format_of(const TokenSource& source);
+
 /// Tells other content of a token file from the same: sampled_digest() of it and of its mask.
 struct DataFingerprint {
   FileDigest tokens;
@@ -41,8 +44,8 @@ struct DataFingerprint {
 /// One mapped file of tokens. Copies nothing; move-only.
 class TokenShard {
  public:
-  /// Throws Error{kIo}: unreadable, empty, wrong magic, version or id width, a size that does not match the count, a
-  /// mask of another length.
+  /// Throws Error{kIo}: unreadable, empty, wrong magic (or the magic, where raw ids are expected), version or id width,
+  /// a size that does not match the count, a mask of another length.
   explicit TokenShard(const TokenSource& source);
 
   const std::filesystem::path& path() const { return tokens_file_.path(); }
@@ -61,6 +64,7 @@ class TokenShard {
   bool any_target(std::int64_t first, std::int64_t n) const;
 
  private:
+  bool has_magic() const;
   void read_header();
   void set_raw(int token_bytes, std::string_view format_name);
   void open_mask();

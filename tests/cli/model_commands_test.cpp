@@ -138,9 +138,21 @@ TEST_CASE("a run that starts from a model takes its shape and keeps its tokenize
   place.write("run.toml", "[model]\ninit_from = \"" + kStories +
                               "\"\n[data]\ntrain_data = [\"a.txt\"]\nseq_len = 16\n" +
                               "batch_size = 2\n[run]\nsteps = 1\noutput = \"run\"\nbackend = \"cpu\"\n");
-  check_output(place, {"train", "run.toml"}, {"260,032 parameters in bf16: 5 layers of width 64", "weights from"});
+  check_refused(place, {"train", "run.toml"}, 3, "a.txt would be read as bytes");
+  check_output(place, {"train", "run.toml", "--data-format", "bytes"},
+               {"260,032 parameters in bf16: 5 layers of width 64", "weights from"});
   check_output(place, {"inspect", "run"}, {"vocabulary 512", "tokenizer tokenizer.json"});
   check_output(place, {"eval", "run", "--val-data", "a.txt", "--backend", "cpu"}, {"bits per byte"});
+}
+
+TEST_CASE("init_from on the line stands for the defaults of all other keys") {
+  const ferry::TempFolder place;
+  place.write("ids.bin", std::string(200, '\1'));  // 257 as u16
+  check_output(place,
+               {"train", "--init-from", kStories, "--train-data", "ids.bin", "--data-format", "u16", "--seq-len", "16",
+                "--batch-size", "2", "--steps", "2", "--output", "tuned", "--backend", "cpu"},
+               {"260,032 parameters in bf16: 5 layers of width 64", "weights from", "ids.bin: 100 tokens"});
+  CHECK(contains(read_file(place.path() / "tuned/config.toml"), "schedule = \"constant\""));
 }
 
 TEST_CASE("a checkpoint is shown, compared with its checksums, and exported with its exact f32 weights") {

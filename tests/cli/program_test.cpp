@@ -309,7 +309,7 @@ TEST_CASE("generate answers in ids where there is no tokenizer, and ends where a
   std::string config = kModel;
   config.replace(config.find("256"), 3, "512");
   place.write("model.json", config);
-  REQUIRE(run_ferry(place, {"train", "tiny.toml", "--steps", "2"}).exit_code == 0);
+  REQUIRE(run_ferry(place, {"train", "tiny.toml", "--steps", "2", "--data-format", "bytes"}).exit_code == 0);
   check_refused(place, {"generate", "out"}, 2, "has no tokenizer.json for its vocabulary of 512");
   check_refused(place, {"generate", "out", "--prompt-ids", "1,x"}, 2, "prompt_ids: 'x' is no token: expected");
   check_refused(place, {"generate", "out", "--prompt-ids", "1,512"}, 2,

@@ -142,6 +142,15 @@ TEST_CASE("a shard for a larger vocabulary than the model's is an error with bot
               [&] { SequenceSet(sources, 3, 999); });
 }
 
+TEST_CASE("text is taken as bytes for another vocabulary only where that is said") {
+  const TemporaryFolder folder;
+  write_file(folder / "a.txt", "some text");
+  check_error(ErrorKind::kIo, {"a.txt would be read as bytes, of which there are 256", "vocabulary of 1000"},
+              [&] { SequenceSet({{folder / "a.txt"}}, 3, 1000); });
+  CHECK(SequenceSet({{folder / "a.txt", TokenFormat::kBytes}}, 3, 1000).n_tokens() == 9);
+  CHECK(SequenceSet({{folder / "a.txt"}}, 3, 256).n_tokens() == 9);
+}
+
 TEST_CASE("a token outside of the vocabulary is an error with file and position") {
   const TemporaryFolder folder;
   write_file(folder / "ok", bytes_of(std::vector<std::uint32_t>{1, 2, 3, 4}));

@@ -79,7 +79,7 @@ TEST_CASE("raw files and bytes are read in their format") {
 
 TEST_CASE("without a format, .txt is bytes and any other name a shard") {
   const TemporaryFolder folder;
-  write_file(folder / "a.txt", "FERRYTOK");
+  write_file(folder / "a.txt", "FERRYTEN");
   write_token_shard(folder / "a.bin", TokenWidth::kU16, 10, std::vector<std::uint32_t>{3});
   CHECK(TokenShard({folder / "a.txt"}).size() == 8);
   CHECK(all_tokens(TokenShard({folder / "a.bin"})) == std::vector<std::uint32_t>{3});
@@ -160,6 +160,20 @@ TEST_CASE("a file without the magic is an error that names the other formats") {
   check_shard_refused(std::string(64, 'x'),
                       {"does not begin with FERRYTOK", "need their data_format (u16, u32 or bytes)"});
   check_shard_refused("FERRY", {"does not begin with FERRYTOK"});
+}
+
+TEST_CASE("a shard is not read as raw ids or bytes") {
+  const TemporaryFolder folder;
+  write_token_shard(folder / "a.txt", TokenWidth::kU16, 10, std::vector<std::uint32_t>{3});
+  for (const auto& [format, name] : {std::pair{TokenFormat::kAuto, "bytes"},
+                                     {TokenFormat::kBytes, "bytes"},
+                                     {TokenFormat::kRawU16, "u16"},
+                                     {TokenFormat::kRawU32, "u32"}}) {
+    check_error(ErrorKind::kIo, {"a.txt is a token shard", fmt::format("data_format is shard, not {}", name)},
+                [&, kind = format] {
+                  TokenShard({folder / "a.txt", kind});
+                });
+  }
 }
 
 TEST_CASE("a header cut short is an error") {
