@@ -20,7 +20,6 @@
 #include "io/printable.h"
 #include "train/evaluation.h"
 #include "train/metrics.h"
-#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -86,8 +85,7 @@ class EvalRun {
         model_(load_stored_config(folder_)),
         text_(find_token_text(folder_, model_.vocab_size)) {
     config_.accumulate = 1;
-    const bool dtype_given = line.dtype_given || !line.config_source.empty();
-    if (!dtype_given) config_.dtype = StoredWeights(folder_).dtype();
+    config_.dtype = dtype_of(line, StoredWeights(folder_));
   }
 
   int run() {

@@ -21,7 +21,6 @@
 #include "offload/engine.h"
 #include "train/generation.h"
 #include "train/stopwatch.h"
-#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -127,14 +126,15 @@ std::vector<std::int32_t> parse_ids(std::string_view text, std::int64_t vocab_si
 
 class GenerateRun {
  public:
-  explicit GenerateRun(const RunConfig& config)
-      : config_(config),
-        folder_(find_model_folder(config.model)),
+  explicit GenerateRun(const CommandLine& line)
+      : config_(line.config),
+        folder_(find_model_folder(config_.model)),
         model_(load_stored_config(folder_)),
         text_(find_token_text(folder_, model_.vocab_size)),
         prompt_(read_prompt()),
-        backend_(create_backend(config.backend, backend_options(config))) {
-    const TrainingPlan plan = plan_generation(config, model_, options(), *backend_);
+        backend_(create_backend(config_.backend, backend_options(config_))),
+        dtype_(dtype_of(line, StoredWeights(folder_))) {
+    const TrainingPlan plan = plan_generation(config_, model_, options(), *backend_);
     context_ = plan.step->options.cache_tokens;
     engine_ = std::make_unique<Engine>(*backend_, model_, plan.step->options);
     load_weights(folder_, model_, *engine_);
@@ -179,7 +179,7 @@ class GenerateRun {
 
   EngineOptions options() const {
     EngineOptions options;
-    options.dtype = config_.dtype;
+    options.dtype = dtype_;
     options.training = false;
     options.threads = static_cast<int>(config_.threads);
     const std::int64_t total = std::ssize(prompt_) + config_.max_tokens;
@@ -214,6 +214,7 @@ class GenerateRun {
   const std::optional<TokenText> text_;
   const std::vector<std::int32_t> prompt_;
   std::unique_ptr<Backend> backend_;
+  const DType dtype_;
   std::int64_t context_ = 0;
   std::unique_ptr<Engine> engine_;  // after the backend, so that it goes first
 };
@@ -224,7 +225,7 @@ int run_generate(const CommandLine& line) {
   log::set_level(log::Level::kWarn);  // the text alone
   FERRY_CHECK(!line.config.model.empty(), kConfig,
               "no model to generate from: give a folder, as in `ferry generate FOLDER --prompt \"Once upon\"`");
-  GenerateRun(line.config).run();
+  GenerateRun(line).run();
   return 0;
 }
 

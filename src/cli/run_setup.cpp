@@ -12,7 +12,6 @@
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
-#include "train/stored_weights.h"
 
 namespace ferry {
 namespace {
@@ -174,6 +173,11 @@ EngineOptions engine_options(const RunConfig& config) {
   options.vocab_chunk = config.vocab_chunk;
   options.threads = static_cast<int>(config.threads);
   return options;
+}
+
+DType dtype_of(const CommandLine& line, const StoredWeights& weights) {
+  const bool given = line.dtype_given || !line.config_source.empty();
+  return given ? line.config.dtype : weights.dtype();
 }
 
 SamplerOptions sampler_options(const RunConfig& config) {

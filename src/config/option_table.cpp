@@ -56,8 +56,8 @@ std::vector<Option> model_options() {
       {"seed", "model", IntOption{&C::seed, 0, kMaxInt}, "Seed of random weights and of sampled text", kShort,
        kTrain | kGenerate | kBench},
       {"dtype", "model", enum_option<&C::dtype>({"f32", "bf16"}),
-       "Storage type of weights and activations; eval and export without it: that of the stored weights", kShort,
-       kTrain | kGenerate | kBench | kPlan | kEval | kExport},
+       "Storage type of weights and activations; generate, eval and export without it: that of the stored weights",
+       kShort, kTrain | kGenerate | kBench | kPlan | kEval | kExport},
   };
 }
 

@@ -260,6 +260,19 @@ TEST_CASE("inspect ends in a message at what is damaged or unknown") {
   check_refused(place, {"inspect", "other"}, 3, "holds the tensor model.layers.4.");
 }
 
+TEST_CASE("generate takes the dtype of the stored weights, unless it is given") {
+  const ferry::TempFolder place;
+  const auto generated = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"generate", kStories, "--max-tokens", "120", "--seed", "3", "--backend", "cpu"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return run_ferry(place, args).out;
+  };
+  const std::string stored = generated({});
+  CHECK_FALSE(stored.empty());
+  CHECK(generated({"--dtype", "f32"}) == stored);
+  CHECK(generated({"--dtype", "bf16"}) != stored);
+}
+
 TEST_CASE("generate spells what a tokenizer.json spells, characters of several bytes too") {
   const ferry::TempFolder place;
   const auto generated = [&](const std::vector<std::string>& flags) {
