@@ -57,6 +57,19 @@ const char* smaller_state(const EngineOptions& options) {
   return "";
 }
 
+/// What helps where the host's memory is too small. Of a limit that is the machine's nothing can be raised.
+std::string host_advice(const RunConfig& config, const EngineOptions& options, bool device_is_host) {
+  std::string ways = config.host_memory == "auto" ? "free host memory" : "raise host_memory";
+  if (options.cache_tokens > 0) {
+    if (!device_is_host && config.gpu_memory != "auto") ways += ", raise gpu_memory";
+  } else if (!device_is_host) {
+    ways += ", keep more on the device (offload, resident_state_layers)";
+  }
+  ways += smaller_state(options);
+  if (options.training) ways += ", freeze parameters";
+  return ways + ", or use a smaller model";
+}
+
 void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std::size_t> limit, bool device_too) {
   const std::size_t bytes = plan.host.memory.total_bytes() + (device_too ? plan.device.memory.arena_bytes() : 0);
   if (!limit || bytes <= *limit) return;
@@ -65,15 +78,9 @@ void check_host(const RunConfig& config, const StepPlan& plan, std::optional<std
                               : fmt::format("host_memory = {}", config.host_memory);
   std::vector<MemoryLine> lines = plan.host.memory.lines();
   add_line(lines, "the device's", bytes - plan.host.memory.total_bytes());
-  if (plan.options.cache_tokens > 0) {
-    detail::throw_error(ErrorKind::kMemory,
-                        fmt::format("{}, the model needs {} ({}): raise host_memory{}, or use a smaller model", who,
-                                    human_bytes(bytes), list_of(lines), device_too ? "" : " or gpu_memory"));
-  }
   detail::throw_error(ErrorKind::kMemory,
-                      fmt::format("{}, the plan needs {} ({}): raise host_memory, keep more on the device (offload, "
-                                  "resident_state_layers){}, freeze parameters, or use a smaller model",
-                                  who, human_bytes(bytes), list_of(lines), smaller_state(plan.options)));
+                      fmt::format("{}, the {} needs {} ({}): {}", who, plan.options.cache_tokens > 0 ? "model" : "plan",
+                                  human_bytes(bytes), list_of(lines), host_advice(config, plan.options, device_too)));
 }
 
 std::optional<std::size_t> host_limit(const RunConfig& config, const MemoryLimits& limits) {

@@ -149,13 +149,21 @@ TEST_CASE("host memory that is too small is refused with a table") {
   INFO(message);
   CHECK(has(message, "memory: host_memory = 10MiB, the plan needs "));
   CHECK(has(message, "low halves of the f32 masters 1.8 MiB"));
-  CHECK(has(message, "set optimizer_state = mixed or bf16"));
+  CHECK(message.ends_with(
+      "): raise host_memory, keep more on the device (offload, resident_state_layers), set optimizer_state = mixed or "
+      "bf16, freeze parameters, or use a smaller model"));
   f.config.host_memory = "1GiB";
   CHECK(f.refusal().empty());
   f.config.host_memory = "auto";
   f.limits.host_bytes = 1 << 20;
   message = f.refusal();
   CHECK(has(message, "memory: host_memory = auto: 1.0 MiB are available, the plan needs "));
+  CHECK(has(message, "): free host memory, keep more on the device (offload, resident_state_layers), set optimizer"));
+  f.limits.device_is_host = true;  // what is kept there is no less
+  CHECK(has(f.refusal(), "): free host memory, set optimizer_state = mixed or bf16, freeze parameters, or use a "));
+  const std::string forward =
+      thrown([&] { plan_training(f.config, model_of(f.config), *f.backend, f.limits, Passes::kForward); });
+  CHECK(forward.ends_with("): free host memory, or use a smaller model"));
 }
 
 TEST_CASE("device memory that is the host's counts for what is available") {
