@@ -131,15 +131,16 @@ class Planner {
     const auto add = [&pins](bool limits, const char* name) {
       if (limits) pins += fmt::format("{}{}", pins.empty() ? "" : ", ", name);
     };
-    add(!free_.residuals && given.residuals == Residuals::kDevice, "residuals");
+    add(given.training && !free_.residuals && given.residuals == Residuals::kDevice, "residuals");
     add(!free_.mlp_cut, "mlp_chunk");
     add(!free_.vocab_chunk, "vocab_chunk");
-    add(!free_.recompute && (given.keep_layers > 0 || given.recompute == Recompute::kNone), "recompute");
+    add(given.training && !free_.recompute && (given.keep_layers > 0 || given.recompute == Recompute::kNone),
+        "recompute");
     add(given.resident_state_layers > 0, "resident_state_layers");
     add(given.resident_layers > 0, "resident_layers");
     add(given.weight_slots > 2, "weight_slots");
-    add(given.grad_slots > 2, "grad_slots");
-    add(!free_.head && given.head != HeadMode::kChunks, "head");
+    add(given.training && given.grad_slots > 2, "grad_slots");
+    add(given.training && !free_.head && given.head != HeadMode::kChunks, "head");
     add(given.offload != Offload::kAll, "offload");
     const std::string size =
         fmt::format("{:.3f} GiB ({} bytes)", std::ceil(static_cast<double>(least) / kGiB * 1e3) / 1e3, least);
@@ -149,9 +150,8 @@ class Planner {
                          given.cache_tokens, size, given_pins);
     }
     return fmt::format(
-        "the smallest plan of {} x {} tokens takes {}{}: raise gpu_memory, or lower batch_size (with more "
-        "accumulate) or seq_len",
-        given.batch_size, given.seq_len, size, given_pins);
+        "the smallest plan of {} x {} tokens takes {}{}: raise gpu_memory, or lower batch_size{} or seq_len",
+        given.batch_size, given.seq_len, size, given_pins, given.training ? " (with more accumulate)" : "");
   }
 
   using Growth = StepEstimate::More;

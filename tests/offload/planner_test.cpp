@@ -198,6 +198,20 @@ TEST_CASE("pins hold under any budget, and an error names them") {
         std::string::npos);
 }
 
+TEST_CASE("an engine that does not train blames no pin of training") {
+  const Fixture f;
+  PlanRequest request = request_of(Kind::kBytes, 1000);
+  request.free = {};
+  request.options.grad_slots = 3;
+  request.options.head = HeadMode::kLogits;
+  request.options.keep_layers = 2;
+  const auto refusal = [&] { return thrown([&] { f.choose(request); }); };
+  CHECK(refusal().find("with residuals, mlp_chunk, vocab_chunk, recompute, grad_slots, head as given") !=
+        std::string::npos);
+  request.options.training = false;
+  CHECK(refusal().ends_with("with mlp_chunk, vocab_chunk as given: raise gpu_memory, or lower batch_size or seq_len"));
+}
+
 TEST_CASE("a pinned MLP stays whole") {
   const Fixture f;
   PlanRequest request = request_of(Kind::kMin);
