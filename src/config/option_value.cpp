@@ -268,7 +268,7 @@ void validate(const RunConfig& config, Command command) {
               "seq_len = {} times batch_size = {}{} is more than {} tokens in one step: lower one of them",
               config.seq_len, config.batch_size, accumulated, kMaxRows);
   if (command == Command::kEval) {
-    FERRY_CHECK(!config.val_data.empty(), kConfig, "nothing to evaluate on: set val_data");
+    FERRY_CHECK(!config.val_data.empty(), kConfig, "nothing to evaluate on: give --val-data FILE");
     return;
   }
   FERRY_CHECK(config.dtype == DType::kBf16 || config.optimizer_state == RunConfig::OptimizerState::kF32, kConfig,

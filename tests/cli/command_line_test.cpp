@@ -121,7 +121,7 @@ TEST_CASE("eval takes its model as generate does, and keys from a training confi
   CHECK(line.seq_len_given);
   CHECK_FALSE(line.dtype_given);
   CHECK(refusal({"eval", "a", "--model", "b"}) == "config: ferry eval: two models, 'a' and --model: give one");
-  CHECK(refusal({"eval", "a"}) == "config: nothing to evaluate on: set val_data");
+  CHECK(refusal({"eval", "a"}) == "config: nothing to evaluate on: give --val-data FILE");
 }
 
 TEST_CASE("export takes two paths, inspect one") {

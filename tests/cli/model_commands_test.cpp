@@ -92,7 +92,7 @@ TEST_CASE("eval refuses what it cannot read as the model's tokens") {
   const ferry::TempFolder place;
   place.write("a.txt", kText);
   place.write("damaged.bin", "FERRYTOK");
-  check_refused(place, {"eval", kStories}, 2, "nothing to evaluate on: set val_data");
+  check_refused(place, {"eval", kStories}, 2, "nothing to evaluate on: give --val-data FILE");
   check_refused(place, {"eval", "--val-data", "a.txt"}, 2, "no model to evaluate");
   check_refused(place, {"eval", kStories, "--val-data", "damaged.bin"}, 3, "damaged.bin: truncated");
   check_refused(place, {"eval", kStories, "--val-data", "absent.txt"}, 3, "'absent.txt' does not exist");
