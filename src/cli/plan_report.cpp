@@ -63,7 +63,6 @@ std::string kept_of(const EngineOptions& options, std::int64_t n_layers) {
 std::string short_number(double value) {
   return value < 100 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
-std::string in_ms(double seconds) { return short_number(seconds * 1e3) + " ms"; }
 std::string in_gb(double bytes) { return short_number(bytes / 1e9) + " GB"; }
 
 /// Of the two that host memory may take, the longer one.
@@ -150,12 +149,13 @@ void add_expected(TextReport& text, const TrainingPlan& plan, bool is_device) {
   const StepForecast& step = plan.forecast;
   const EngineOptions& options = plan.step->options;
   const auto tokens = static_cast<double>(options.max_sequences() * options.seq_len);
-  const std::string clipped = step.clipped_s > 0 ? ", backward and then AdamW " + in_ms(step.clipped_s) : "";
+  const std::string clipped = step.clipped_s > 0 ? ", backward and then AdamW " + human_step_time(step.clipped_s) : "";
   text.add("expected",
            fmt::format("{} a step ({} tokens/s), bound by {}: device {}, host memory {} ({}), to the device {}, to the "
                        "host {}{}",
-                       in_ms(step.total_s), human_count(tokens / step.total_s), step.bound(), in_ms(step.device_s),
-                       in_ms(step.host_s), host_work(step, plan.rates), in_ms(step.h2d_s), in_ms(step.d2h_s), clipped));
+                       human_step_time(step.total_s), human_count(tokens / step.total_s), step.bound(),
+                       human_step_time(step.device_s), human_step_time(step.host_s), host_work(step, plan.rates),
+                       human_step_time(step.h2d_s), human_step_time(step.d2h_s), clipped));
   text.add("", plan.measured.empty() ? "by the rates of an H200 machine: `ferry bench machine --rates FILE` measures "
                                        "this one's"
                                      : "by the rates of " + plan.measured);

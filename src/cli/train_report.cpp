@@ -80,8 +80,8 @@ std::vector<std::string> describe_end(const EndReport& report) {
            fmt::format("{} steps, {} tokens in {}{}", grouped(result.steps),
                        human_count(static_cast<double>(result.tokens)), human_duration(result.elapsed_s), speed));
   if (result.step_ms && report.expected_step_ms) {
-    text.add("",
-             fmt::format("{:.4g} ms a step; the plan expected {:.4g} ms", *result.step_ms, *report.expected_step_ms));
+    text.add("", fmt::format("{} a step; the plan expected {}", human_step_time(*result.step_ms / 1e3),
+                             human_step_time(*report.expected_step_ms / 1e3)));
   }
   if (result.skipped_steps > 0) {
     text.add("", fmt::format("{} steps skipped: not finite", grouped(result.skipped_steps)));

@@ -43,6 +43,13 @@ std::string human_bytes(std::size_t size_bytes) {
   return fmt::format("{:.{}f} {}", scaled, scaled < 99.95 ? 1 : 0, kSuffixes[i]);
 }
 
+std::string human_step_time(double seconds) {
+  const bool in_seconds = seconds >= 10;
+  const double value = in_seconds ? seconds : seconds * 1e3;
+  const char* unit = in_seconds ? "s" : "ms";
+  return value < 100 ? fmt::format("{:.3g} {}", value, unit) : fmt::format("{:.0f} {}", value, unit);
+}
+
 std::string human_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   const auto total = static_cast<long long>(std::llround(seconds));

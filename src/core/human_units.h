@@ -11,6 +11,8 @@ namespace ferry {
 std::string human_count(double value);
 /// Binary units: "512 B", "4.5 MiB".
 std::string human_bytes(std::size_t size_bytes);
+/// Of a step and its parts: "0.123 ms", "9870 ms", from 10 s on "12.3 s".
+std::string human_step_time(double seconds);
 /// "42s", "1m02s", "3h05m". Negative or non-finite values give "-".
 std::string human_duration(double seconds);
 

@@ -89,6 +89,9 @@ TEST_CASE("the step time to expect names the work that it is made of") {
   CHECK(contains(alone, "(AdamW alone: "));
   CHECK(contains(alone, " at 0.001 GB/s), to the device "));
   CHECK(contains(alone, ", backward and then AdamW "));
+  const std::string slow = expected({.adamw_bytes_s = 1e3, .host_bytes_s = 1e3}, {});
+  INFO(slow);
+  CHECK(contains(slow, " s a step ("));
 }
 
 TEST_CASE("plan needs no data and no GPU, and no machine that holds the model") {

@@ -27,6 +27,15 @@ TEST_CASE("sizes use binary units") {
   CHECK(human_bytes((std::size_t{1} << 20) - 1) == "1.0 MiB");
 }
 
+TEST_CASE("step times are in milliseconds, from 10 s on in seconds") {
+  CHECK(human_step_time(1.234e-5) == "0.0123 ms");
+  CHECK(human_step_time(0.0123) == "12.3 ms");
+  CHECK(human_step_time(9.87) == "9870 ms");
+  CHECK(human_step_time(10) == "10 s");
+  CHECK(human_step_time(12.34) == "12.3 s");
+  CHECK(human_step_time(665.676) == "666 s");
+}
+
 TEST_CASE("durations show the two largest units") {
   CHECK(human_duration(0) == "0s");
   CHECK(human_duration(59.6) == "1m00s");
