@@ -74,6 +74,8 @@ class ScratchSizes {
   virtual ~ScratchSizes() = default;
   /// Scratch that `op` needs; depends on shapes and dtypes alone (data pointers may be null).
   virtual std::size_t scratch_bytes(const Op& op) const = 0;
+  /// False where scratch_bytes(op) is an upper bound.
+  virtual bool is_exact(const Op&) const { return true; }
   /// For people: what computes an attention op, and why that; empty for other ops. Depends as above.
   virtual std::string what_serves(const Op& op) const = 0;
 };

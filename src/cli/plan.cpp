@@ -11,6 +11,7 @@
 #include "cli/training_plan.h"
 #include "core/host_limits.h"
 #include "core/human_units.h"
+#include "model/llama.h"
 
 namespace ferry {
 namespace {
@@ -27,9 +28,7 @@ PlannedBackend planned_backend(const RunConfig& config) {
   PlannedBackend result;
   result.sizes = create_scratch_bound(config.backend, backend_options(config));
   if (result.sizes) {
-    result.name =
-        "cuda: no GPU here, so scratch of ops is an upper bound, and with gpu_memory = auto nothing stays there that "
-        "can travel";
+    result.name = "cuda: no GPU here, so with gpu_memory = auto nothing stays there that can travel";
     return result;
   }
   auto backend = create_backend(config.backend, backend_options(config));
@@ -38,6 +37,12 @@ PlannedBackend planned_backend(const RunConfig& config) {
   result.limits.device_bytes = backend->free_device_bytes();
   result.sizes = std::move(backend);
   return result;
+}
+
+std::string describe_backend(const PlannedBackend& backend, const EngineOptions& options, const ModelConfig& model) {
+  const LlamaShape shape(model, options.batch_size, options.seq_len);
+  if (attention_scratch_is_exact(shape, options.dtype, *backend.sizes)) return backend.name;
+  return backend.name + "; scratch of ops is an upper bound, as only cuDNN knows its own";
 }
 
 std::string describe_host(const StepPlan& plan) {
@@ -60,7 +65,7 @@ int run_plan(const CommandLine& line) {
   text.add("config", line.config_source.empty() ? "flags alone" : line.config_source);
   const std::string name = config.model.empty() ? config.init_from : config.model;
   text.add("model", name + ": " + describe_model(model, step.parameters.n_parameters(), config.dtype));
-  text.add("backend", backend.name);
+  text.add("backend", describe_backend(backend, step.options, model));
   text.add("step", fmt::format("{} x {} tokens", config.sequences(), config.seq_len));
   text.add("attention", describe_attention(step.options, model, *backend.sizes));
   text.add("offload", describe_offload(step.options, model.n_layers));

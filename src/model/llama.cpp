@@ -141,6 +141,22 @@ void attention_backward(const LayerCall& call, const TensorView& d_stream, const
   round_once(context, sums.input_norm, rounded.input_norm);
 }
 
+struct AttentionOps {
+  AttentionForward forward;
+  AttentionBackward backward;
+};
+
+/// To ask about, not to run: all data is one aligned place.
+AttentionOps attention_ops(const LlamaShape& s, DType dtype) {
+  alignas(Buffer::kAlignment) static std::byte nowhere[Buffer::kAlignment];
+  LayerKept kept;
+  kept.qkv = TensorView(nowhere, dtype, {s.N(), s.qkv_width()});
+  kept.attn = TensorView(nowhere, dtype, {s.N(), s.H * s.D});
+  kept.lse = TensorView(nowhere, DType::kF32, {s.B, s.H, s.T});
+  const Heads heads = split_heads(s, kept.qkv);
+  return {attention_op(s, heads, kept), attention_backward_op(s, heads, heads, kept, kept.attn)};
+}
+
 }  // namespace
 
 void OpContext::run(const Op& op) const {
@@ -203,17 +219,17 @@ void round_once(const OpContext& context, const TensorView& x, const TensorView&
   if (x.data != y.data) context.run(Cast{.x = x, .y = y});
 }
 
-std::string describe_attention(const LlamaShape& s, DType dtype, const ScratchSizes& backend) {
-  alignas(Buffer::kAlignment) std::byte nowhere[Buffer::kAlignment];
-  LayerKept kept;
-  kept.qkv = TensorView(nowhere, dtype, {s.N(), s.qkv_width()});
-  kept.attn = TensorView(nowhere, dtype, {s.N(), s.H * s.D});
-  kept.lse = TensorView(nowhere, DType::kF32, {s.B, s.H, s.T});
-  const Heads heads = split_heads(s, kept.qkv);
-  const std::string forward = backend.what_serves(attention_op(s, heads, kept));
-  const std::string backward = backend.what_serves(attention_backward_op(s, heads, heads, kept, kept.attn));
+std::string describe_attention(const LlamaShape& shape, DType dtype, const ScratchSizes& backend) {
+  const AttentionOps ops = attention_ops(shape, dtype);
+  const std::string forward = backend.what_serves(ops.forward);
+  const std::string backward = backend.what_serves(ops.backward);
   if (forward == backward) return "forward and backward by " + forward;
   return fmt::format("forward by {}; backward by {}", forward, backward);
+}
+
+bool attention_scratch_is_exact(const LlamaShape& shape, DType dtype, const ScratchSizes& backend) {
+  const AttentionOps ops = attention_ops(shape, dtype);
+  return backend.is_exact(ops.forward) && backend.is_exact(ops.backward);
 }
 
 }  // namespace ferry

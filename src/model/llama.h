@@ -129,6 +129,8 @@ void layer_backward(const LayerCall& call, const TensorView& d_stream, const Lay
 
 /// For people: what computes the attention of a layer over such a batch on the backend, and why that.
 std::string describe_attention(const LlamaShape& shape, DType dtype, const ScratchSizes& backend);
+/// False where the backend knows but an upper bound of the scratch of that attention.
+bool attention_scratch_is_exact(const LlamaShape& shape, DType dtype, const ScratchSizes& backend);
 
 /// Activations of the head.
 struct HeadWork {

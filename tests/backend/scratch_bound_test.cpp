@@ -78,6 +78,18 @@ TEST_CASE("a plan without a GPU says what would serve attention, and why") {
   CHECK(cuda::ScratchBound(AttentionChoice::kAuto).what_serves(Rope{}).empty());
 }
 
+TEST_CASE("a bound is exact but for the attention that may be cuDNN's") {
+  const auto is_exact = [](std::int64_t width, AttentionChoice choice, DType dtype = DType::kBf16) {
+    return cuda::ScratchBound(choice).is_exact(backward_of({1, 1024, 32, width}, dtype));
+  };
+  CHECK(is_exact(64, AttentionChoice::kAuto));
+  CHECK_FALSE(is_exact(64, AttentionChoice::kCudnn));
+  CHECK_FALSE(is_exact(72, AttentionChoice::kAuto));
+  CHECK(is_exact(72, AttentionChoice::kFerry));
+  for (const AttentionChoice choice : kChoices) CHECK(is_exact(64, choice, DType::kF32));
+  CHECK(cuda::ScratchBound(AttentionChoice::kCudnn).is_exact(Matmul{}));
+}
+
 TEST_CASE("every matrix product has one workspace, and ops without sums have none") {
   const cuda::ScratchBound bound(AttentionChoice::kAuto);
   CHECK(bound.scratch_bytes(Matmul{}) == 32 * kMiB);

@@ -107,6 +107,18 @@ TEST_CASE("plan needs no data and no GPU, and no machine that holds the model") 
   }
 }
 
+TEST_CASE("plan without a GPU calls scratch an upper bound where cuDNN may serve, and nowhere else") {
+  const ferry::TempFolder empty;
+  const auto planned = [&empty](const char* attention) {
+    return one_line(
+        run_ferry(empty, {"plan", "--model", "llama-3.1-8b", "--backend", "cuda", "--attention", attention}).out);
+  };
+  const std::string fused = planned("auto");
+  CHECK_FALSE(contains(fused, "upper bound"));
+  if (!contains(fused, "no GPU here")) return;  // there is one, which knows
+  CHECK(contains(planned("cudnn"), "scratch of ops is an upper bound, as only cuDNN knows its own"));
+}
+
 TEST_CASE("bench step and bench floor measure the model of a config file") {
   const Workplace place;
   const Outcome step = run_ferry(place, {"bench", "step", "tiny.toml", "--steps", "2", "--untimed-steps", "1"});

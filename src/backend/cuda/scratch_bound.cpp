@@ -90,6 +90,12 @@ std::size_t ScratchBound::scratch_bytes(const Op& op) const {
   return std::visit([](const auto& each) { return bound(each); }, op);
 }
 
+bool ScratchBound::is_exact(const Op& op) const {
+  const auto* backward = std::get_if<AttentionBackward>(&op);
+  if (backward == nullptr || !may_be_cudnn(*backward, attention_)) return true;
+  return attention_ != AttentionChoice::kCudnn && is_fused(*backward);
+}
+
 std::string ScratchBound::what_serves(const Op& op) const {
   if (const auto* forward = std::get_if<AttentionForward>(&op)) return attention_server(*forward, attention_);
   if (const auto* backward = std::get_if<AttentionBackward>(&op)) return attention_server(*backward, attention_);

@@ -12,6 +12,7 @@ class ScratchBound final : public ScratchSizes {
   explicit ScratchBound(AttentionChoice attention) : attention_(attention) {}
 
   std::size_t scratch_bytes(const Op& op) const override;
+  bool is_exact(const Op& op) const override;
   std::string what_serves(const Op& op) const override;
 
  private:
