@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "backend/backend.h"
 #include "cli/commands.h"
@@ -74,7 +73,7 @@ class TrainRun {
     set_weights();
     print_start();
     folder_.create(config_text());
-    const InterruptGuard guard;
+    InterruptGuard guard("\nfinishing the step, then saving a checkpoint; press Ctrl-C again to quit at once\n");
     const std::filesystem::path begun = checkpoint_ ? checkpoint_->metrics() : std::filesystem::path();
     MetricsFile metrics(folder_.metrics(), begun);
     std::optional<TraceFile> trace;
@@ -94,7 +93,8 @@ class TrainRun {
     if (checkpoint_) trainer.resume(checkpoint_->state().trainer);
     TrainResult result;
     try {
-      result = trainer.run([told = false]() mutable { return is_stopped(told); });
+      result = trainer.run([] { return InterruptGuard::signal() != 0; });
+      guard.answer_with("\nending the run; press Ctrl-C again to quit at once\n");
       save(result, checkpoints.last());
       if (result.error) std::rethrow_exception(result.error);
       metrics.write(end_metrics(result, result.interrupted ? "interrupted" : "finished"));
@@ -139,14 +139,6 @@ class TrainRun {
     } else {
       load_weights(config_.init_from, model_, *engine_);
     }
-  }
-
-  static bool is_stopped(bool& told) {
-    const int signal = InterruptGuard::signal();
-    if (signal != 0 && !std::exchange(told, true)) {
-      log::warn("{}: saving a checkpoint; press Ctrl-C again to quit at once", InterruptGuard::name(signal));
-    }
-    return signal != 0;
   }
 
   void print_start() {

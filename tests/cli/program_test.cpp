@@ -201,6 +201,9 @@ TEST_CASE("Ctrl-C and SIGTERM end the step, save a checkpoint and exit with 128 
   process.send(number);
   const Outcome outcome = process.wait();
   CHECK(outcome.exit_code == 128 + number);
+  CHECK(
+      outcome.err.starts_with("\nfinishing the step, then saving a checkpoint; press Ctrl-C again to quit at once\n"));
+  CHECK(outcome.err.find("Ctrl-C") == outcome.err.rfind("Ctrl-C"));
   CHECK(contains(outcome.err, number == SIGINT ? "SIGINT: stopped after step" : "SIGTERM: stopped after step"));
   CHECK(contains(outcome.err, "; to go on: ferry train out/config.toml --resume auto"));
   CHECK_FALSE(place.has("out/model"));
