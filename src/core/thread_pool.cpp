@@ -94,6 +94,11 @@ void ThreadPool::work(std::stop_token stop, int cpu) {
   }
 }
 
+std::uint64_t ThreadPool::n_asked() {
+  const std::scoped_lock lock(mutex_);
+  return n_asked_;
+}
+
 void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& fn) {
   if (count <= 0) return;
   if (threads_.empty() || count == 1) {

@@ -33,6 +33,8 @@ class ThreadPool {
   /// Calls fn(i) once for each i in [0, count), in any order, on any thread; returns when all are done.
   /// Rethrows the first exception. Must not be called from inside fn.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& fn);
+  /// Loops asked for so far, those that wait for their turn included; loops of one index take none.
+  std::uint64_t n_asked();
 
  private:
   struct Loop;
@@ -49,7 +51,7 @@ class ThreadPool {
   std::condition_variable turn_;
   Loop* loop_ = nullptr;                    // guarded by mutex_
   std::atomic<std::uint64_t> n_loops_ = 0;  // written under mutex_
-  std::uint64_t n_asked_ = 0;               // guarded by mutex_: loops that have come
+  std::uint64_t n_asked_ = 0;               // guarded by mutex_
   std::uint64_t n_ended_ = 0;               // guarded by mutex_: loops that are over
   std::vector<std::jthread> threads_;
 };

@@ -85,8 +85,10 @@ TEST_CASE("loops from several threads take turns") {
 }
 
 TEST_CASE("loops run in the order in which they were asked for") {
-  constexpr auto kPause = std::chrono::milliseconds(60);
   ThreadPool pool(2);
+  const auto wait_until_asked = [&pool](std::uint64_t n_loops) {
+    while (pool.n_asked() < n_loops) std::this_thread::yield();
+  };
   std::atomic<bool> busy{true};
   std::vector<int> order;  // written by one loop at a time
   {
@@ -101,14 +103,14 @@ TEST_CASE("loops run in the order in which they were asked for") {
           if (index == 0) order.push_back(0);
         });
     });
-    std::this_thread::sleep_for(kPause);
+    wait_until_asked(1);
     for (int caller = 1; caller <= 3; ++caller) {
       callers.emplace_back([&pool, &order, caller] {
         pool.parallel_for(2, [&](std::int64_t index) {
           if (index == 0) order.push_back(caller);
         });
       });
-      std::this_thread::sleep_for(kPause);
+      wait_until_asked(1 + static_cast<std::uint64_t>(caller));
     }
     busy = false;
   }
