@@ -3,6 +3,7 @@
 #include "cli/training_plan.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -95,6 +96,24 @@ void check_any_trained(const RunConfig& config, const ParameterTable& parameters
               shown(to_toml(OptionValue(config.freeze))), parameters.parameters().size());
 }
 
+/// What a size given as gpu_memory leaves unused because of keys of [plan]; empty where little is left.
+std::string unused_note(const PlanRequest& request, const StepPlan& plan) {
+  const std::size_t bytes = plan.device.memory.arena_bytes();
+  if (request.device.kind != DeviceBudget::Kind::kBytes || bytes > request.device.bytes / 10 * 9) return "";
+  std::vector<const char*> given;
+  const auto add = [&given](bool free, const char* key) {
+    if (!free) given.push_back(key);
+  };
+  add(request.free.weight_slots, "weight_slots");
+  add(request.free.resident_state_layers, "resident_state_layers");
+  add(request.free.resident_layers, "resident_layers");
+  add(request.free.recompute, "recompute");
+  add(request.free.head, "head");
+  if (given.empty()) return "";
+  return fmt::format("{} leaves {} unused, with {} given: leave them out to spend it", request.device.what,
+                     human_bytes(request.device.bytes - bytes), fmt::join(given, ", "));
+}
+
 struct Place {
   const ScratchSizes& sizes;
   bool device_is_host = false;
@@ -112,6 +131,8 @@ TrainingPlan plan_request(const RunConfig& config, const ModelConfig& model, con
     plan.notes.push_back(
         fmt::format("{} ({}): sums run in another order than with more memory", note, request.device.what));
   }
+  const std::string unused = request.options.training ? unused_note(request, *plan.step) : "";
+  if (!unused.empty() && config.gpu_memory != "auto") plan.notes.push_back(unused);
   return plan;
 }
 

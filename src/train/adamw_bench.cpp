@@ -90,10 +90,10 @@ std::vector<std::string> adamw_bench_summary(const std::vector<AdamwBenchRow>& r
     const auto rate = [i](const AdamwBenchRow& row) { return row.formats[i]; };
     const AdamwBenchRow& best = std::ranges::max(rows, {}, rate);
     lines.push_back(
-        fmt::format("{}: {:.1f} GB/s on {} threads, {:.2f} of the fastest pass in place, {:.1f} ms per "
+        fmt::format("{}: {:.1f} GB/s on {} thread{}, {:.2f} of the fastest pass in place, {:.1f} ms per "
                     "billion parameters",
-                    HostPasses::format_name(i), rate(best), best.n_threads, rate(best) / in_place,
-                    static_cast<double>(HostPasses::bytes_per_param(i)) / rate(best) * 1e3));
+                    HostPasses::format_name(i), rate(best), best.n_threads, best.n_threads == 1 ? "" : "s",
+                    rate(best) / in_place, static_cast<double>(HostPasses::bytes_per_param(i)) / rate(best) * 1e3));
   }
   return lines;
 }

@@ -66,6 +66,22 @@ TEST_CASE("every option of the plan reaches the engine") {
   CHECK(options.head_tokens == 32);
 }
 
+TEST_CASE("a budget that keys of the plan leave unused is named, with the keys") {
+  Fixture f;
+  f.config.gpu_memory = "4GiB";
+  CHECK(f.plan().notes.empty());  // all of the model is on the device
+  f.config.resident_state_layers = 0;
+  f.config.head = "chunks";
+  const auto notes = f.plan().notes;
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].starts_with("gpu_memory = 4GiB leaves 4.0 GiB unused, with resident_state_layers, head given"));
+  f.config.gpu_memory = std::to_string(f.arena() + 1000) + "B";
+  CHECK(f.plan().notes.empty());
+  f.config.gpu_memory = "auto";
+  f.limits.device_bytes = 8 * kGiB;
+  CHECK(f.plan().notes.empty());
+}
+
 TEST_CASE("a plan is made by the rates of a file, and says whose they are") {
   const TempFolder folder;
   Fixture f;
