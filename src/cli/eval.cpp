@@ -20,6 +20,7 @@
 #include "io/printable.h"
 #include "train/evaluation.h"
 #include "train/metrics.h"
+#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -85,7 +86,7 @@ class EvalRun {
         model_(load_stored_config(folder_)),
         text_(find_token_text(folder_, model_.vocab_size)) {
     config_.accumulate = 1;
-    config_.dtype = dtype_of(line, StoredWeights(folder_));
+    config_.dtype = dtype_of(line, folder_);
   }
 
   int run() {

@@ -21,6 +21,7 @@
 #include "offload/engine.h"
 #include "train/generation.h"
 #include "train/stopwatch.h"
+#include "train/stored_weights.h"
 #include "train/weights_io.h"
 
 namespace ferry {
@@ -133,7 +134,7 @@ class GenerateRun {
         text_(find_token_text(folder_, model_.vocab_size)),
         prompt_(read_prompt()),
         backend_(create_backend(config_.backend, backend_options(config_))),
-        dtype_(dtype_of(line, StoredWeights(folder_))) {
+        dtype_(dtype_of(line, folder_)) {
     const TrainingPlan plan = plan_generation(config_, model_, options(), *backend_);
     context_ = plan.step->options.cache_tokens;
     engine_ = std::make_unique<Engine>(*backend_, model_, plan.step->options);

@@ -3,7 +3,6 @@
 #include "cli/run_setup.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <system_error>
 
 #include "config/config_file.h"
@@ -12,6 +11,7 @@
 #include "config/presets.h"
 #include "core/error.h"
 #include "io/printable.h"
+#include "train/stored_weights.h"
 
 namespace ferry {
 namespace {
@@ -175,9 +175,9 @@ EngineOptions engine_options(const RunConfig& config) {
   return options;
 }
 
-DType dtype_of(const CommandLine& line, const StoredWeights& weights) {
+DType dtype_of(const CommandLine& line, const std::filesystem::path& folder) {
   const bool given = line.dtype_given || !line.config_source.empty();
-  return given ? line.config.dtype : weights.dtype();
+  return given ? line.config.dtype : StoredWeights(folder).dtype();
 }
 
 SamplerOptions sampler_options(const RunConfig& config) {

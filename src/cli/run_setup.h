@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,6 @@
 #include "data/token_shard.h"
 #include "offload/engine.h"
 #include "train/sampler.h"
-#include "train/stored_weights.h"
 #include "train/trainer.h"
 
 namespace ferry {
@@ -32,9 +32,9 @@ BackendOptions backend_options(const RunConfig& config);
 /// Where the plan is to choose, the engine's defaults: plan_training() in training_plan.h chooses.
 EngineOptions engine_options(const RunConfig& config);
 
-/// What a saved model is read as: `dtype` where it is on the line or a config file is given, else that of the stored
-/// weights.
-DType dtype_of(const CommandLine& line, const StoredWeights& weights);
+/// What the model in `folder` is read as: `dtype` where it is on the line or a config file is given, else that of the
+/// stored weights.
+DType dtype_of(const CommandLine& line, const std::filesystem::path& folder);
 
 SamplerOptions sampler_options(const RunConfig& config);
 

@@ -96,10 +96,11 @@ void check_any_trained(const RunConfig& config, const ParameterTable& parameters
               shown(to_toml(OptionValue(config.freeze))), parameters.parameters().size());
 }
 
-/// What a size given as gpu_memory leaves unused because of keys of [plan]; empty where little is left.
+/// What keys of [plan] leave unused of a size that training may take; empty where little is left.
 std::string unused_note(const PlanRequest& request, const StepPlan& plan) {
   const std::size_t bytes = plan.device.memory.arena_bytes();
-  if (request.device.kind != DeviceBudget::Kind::kBytes || bytes > request.device.bytes / 10 * 9) return "";
+  const bool sized = plan.options.training && request.device.kind == DeviceBudget::Kind::kBytes;
+  if (!sized || bytes > request.device.bytes / 10 * 9) return "";
   std::vector<const char*> given;
   const auto add = [&given](bool free, const char* key) {
     if (!free) given.push_back(key);
@@ -131,8 +132,8 @@ TrainingPlan plan_request(const RunConfig& config, const ModelConfig& model, con
     plan.notes.push_back(
         fmt::format("{} ({}): sums run in another order than with more memory", note, request.device.what));
   }
-  const std::string unused = request.options.training ? unused_note(request, *plan.step) : "";
-  if (!unused.empty() && config.gpu_memory != "auto") plan.notes.push_back(unused);
+  const std::string unused = config.gpu_memory != "auto" ? unused_note(request, *plan.step) : "";
+  if (!unused.empty()) plan.notes.push_back(unused);
   return plan;
 }
 
